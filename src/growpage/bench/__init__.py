@@ -1,0 +1,1 @@
+"""Benchmarks: problems and the messages that ask them."""

@@ -1,0 +1,1 @@
+"""The serving engine: paged KV cache, continuous batching, budgets decided while decoding."""
