@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from growpage.engine.events import CapacityEvent
 from growpage.engine.request import EngineStats, Request, RequestOutput
 
 
@@ -18,6 +19,9 @@ class Backend(Protocol):
     def has_unfinished_requests(self) -> bool: ...
 
     def stats(self) -> EngineStats: ...
+
+    def take_events(self) -> list[CapacityEvent]:
+        """Capacity events since the last call, in order."""
 
     def describe(self) -> dict[str, Any]:
         """Plain values for the run record: device, dtype, kernel path, memory ledger, effective settings."""

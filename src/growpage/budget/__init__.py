@@ -1,0 +1,1 @@
+"""How much KV capacity a request gets (policies) and which tokens stay (scorers)."""
