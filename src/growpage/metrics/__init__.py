@@ -1,0 +1,1 @@
+"""Numbers computed from stored samples: accuracy, serving speed, capacity events."""

@@ -1,0 +1,34 @@
+"""Capacity events: totals and per request (growpage.md §11; paper Tables 8 and 9). No torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventMetrics:
+    """Counts over all requests and their mean per request.
+
+    `grow_ratio` is grow / (grow + compress + shrink) over primary decisions, as the paper's four
+    ratios; None when nothing was decided.
+    """
+
+    totals: dict[str, int]
+    per_request: dict[str, float]
+    grow_ratio: float | None
+    num_requests: int
+
+
+def event_metrics(counters: Sequence[Mapping[str, int]]) -> EventMetrics:
+    """`counters`: the capacity counters of every request, by name."""
+    totals: dict[str, int] = {}
+    for row in counters:
+        for name, count in row.items():
+            totals[name] = totals.get(name, 0) + int(count)
+    decisions = sum(totals.get(name, 0) for name in ("grow", "compress", "shrink"))
+    num_requests = len(counters)
+    return EventMetrics(
+        totals=totals,
+        per_request={name: count / num_requests for name, count in totals.items()},
+        grow_ratio=totals.get("grow", 0) / decisions if decisions else None,
+        num_requests=num_requests,
+    )

@@ -1,0 +1,1 @@
+"""One job: start it, continue it, supervise it, report it."""

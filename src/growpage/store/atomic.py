@@ -1,0 +1,59 @@
+"""Files that are either whole or not there."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from growpage.store.errors import StoreError, describe_os_error
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside `path`, sync it and rename it over `path`.
+
+    Raises StoreError; the old file, if any, is then untouched and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+        _sync(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise StoreError(describe_os_error(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    write_atomically(path, write)
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Readable JSON. NaN and infinity are refused: an absent number is null."""
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """The content, or None when there is no such file. Raises StoreError for a damaged one."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}. Remove it or the run directory.") from error
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,205 @@
+"""One directory a run:
+
+created exclusively, locked while in use, trusted only once `DONE` stands in it.
+"""
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from growpage.errors import UsageError
+from growpage.store.atomic import write_json
+from growpage.store.errors import ForeignRunError, LockedRunError, StoreError, describe_os_error
+from growpage.store.status import Status, read_status
+
+_ORPHAN_WAIT_S = 15.0  # a worker whose parent was killed ends by itself within this time
+_NAME = re.compile(r"[a-z0-9_.-]+")
+
+
+class RunDir:
+    """Paths and life cycle of one run directory (architecture.md, "Run directory")."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.provenance = path / "provenance.json"
+        self.status = path / "status.json"
+        self.samples = path / "samples.jsonl"
+        self.verdicts = path / "verdicts.jsonl"
+        self.events = path / "events.jsonl"
+        self.log = path / "run.log"
+        self.parquet = path / "samples.parquet"
+        self.metrics = path / "metrics.json"
+        self.done = path / "DONE"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done.is_file() and self.metrics.is_file() and self.parquet.is_file()
+
+    def read_status(self) -> Status | None:
+        return read_status(self.status)
+
+    def mark_done(self, num_samples: int) -> None:
+        """The last write of a run."""
+        write_json(self.done, {"num_samples": num_samples, "finished": time.time()})
+
+    def reopen(self) -> None:
+        """Take `DONE` away before anything behind it changes."""
+        try:
+            self.done.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(describe_os_error(self.done, error)) from error
+
+    @contextlib.contextmanager
+    def lock_for_job(self) -> Iterator[None]:
+        """Hold the directory for the process that the user started.
+
+        Raises LockedRunError with pid and host of the holder: another job, a worker that outlived
+        its job, or a job on another host with a fresh heartbeat (shared folders lose locks).
+        """
+        with self._locked("job.lock", 0.0):
+            with self._locked("worker.lock", _ORPHAN_WAIT_S):
+                pass
+            status = self.read_status()
+            if status is not None and status.is_alive and _is_elsewhere(status):
+                raise self._locked_error()
+            yield
+
+    @contextlib.contextmanager
+    def lock_for_worker(self) -> Iterator[None]:
+        """Hold the directory for the process that writes samples."""
+        with self._locked("worker.lock", 0.0):
+            yield
+
+    def clear(self) -> None:
+        """Remove everything but the locks; call it while holding the lock."""
+        for entry in self.path.iterdir():
+            if entry.suffix == ".lock":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def discard(self) -> None:
+        """Remove the directory, as far as possible; call it while holding the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def check_is_ours(self) -> None:
+        """Raise ForeignRunError for a folder that holds something but no run."""
+        strangers = sorted(entry.name for entry in self.path.iterdir() if entry.suffix != ".lock")
+        if strangers and not self.config.is_file():
+            raise ForeignRunError(
+                f"{self.path} exists and is not a run directory (it holds {strangers[0]}). "
+                "Move it away."
+            )
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, timeout_s: float) -> Iterator[None]:
+        lock = FileLock(self.path / name)
+        try:
+            lock.acquire(timeout=timeout_s, poll_interval=0.05)
+        except Timeout:
+            raise self._locked_error() from None
+        except NotImplementedError:  # a file system without locks: pids and heartbeats must do
+            status = self.read_status()
+            if status is not None and status.is_alive and not _is_mine(status):
+                raise self._locked_error() from None
+        except OSError as error:
+            raise StoreError(describe_os_error(self.path / name, error)) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _locked_error(self) -> LockedRunError:
+        status = None
+        with contextlib.suppress(StoreError, KeyError, ValueError, TypeError):
+            status = self.read_status()
+        if status is None:
+            return LockedRunError(
+                f"{self.path} is in use by another process that is just starting."
+            )
+        age = max(0.0, time.time() - status.heartbeat)
+        return LockedRunError(
+            f"{self.path} is in use by pid {status.pid} on host {status.host} "
+            f"(heartbeat {age:.0f} s ago). Wait for it, or stop it first."
+        )
+
+
+def run_name(slug: str, config_hash: str) -> str:
+    """`slug-hash8`, in [a-z0-9_.-] only."""
+    clean = re.sub(r"[^a-z0-9_.-]+", "-", slug.lower()).strip("-.")
+    name = f"{clean}-{config_hash}"
+    assert _NAME.fullmatch(name), name
+    return name
+
+
+def find_or_create(root: Path, slug: str, config_hash: str) -> tuple[RunDir, bool]:
+    """The directory of this configuration and whether it was made now.
+
+    A directory of the same hash is used whatever its slug, since two spellings of a command are
+    one run. Raises UsageError when the folder cannot be had.
+    """
+    path = root / run_name(slug, config_hash)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        existing = sorted(entry for entry in root.glob(f"*-{config_hash}") if entry.is_dir())
+        if existing:
+            return RunDir(path if path in existing else existing[0]), False
+        path.mkdir()
+    except FileExistsError as error:
+        if path.is_dir():  # another process was faster; its lock decides
+            return RunDir(path), False
+        raise UsageError(describe_os_error(path if path.exists() else root, error)) from error
+    except OSError as error:
+        raise UsageError(describe_os_error(path, error)) from error
+    return RunDir(path), True
+
+
+def list_runs(root: Path) -> list[RunDir]:
+    """All run directories under `root`, newest first."""
+    if not root.is_dir():
+        return []
+    paths = [entry for entry in root.iterdir() if (entry / "config.yaml").is_file()]
+    return [RunDir(path) for path in sorted(paths, key=_modified, reverse=True)]
+
+
+def find_run(root: Path, text: str) -> RunDir:
+    """A run by path, name, or a prefix that only one name has. Raises UsageError."""
+    path = Path(text).expanduser()
+    if (path / "config.yaml").is_file():
+        return RunDir(path.resolve())
+    runs = {run.name: run for run in list_runs(root)}
+    name = text.rstrip("/")
+    if name in runs:
+        return runs[name]
+    matches = sorted(candidate for candidate in runs if candidate.startswith(name))
+    if len(matches) == 1:
+        return runs[matches[0]]
+    if matches:
+        raise UsageError(f"{text}: fits several runs: {', '.join(matches)}. Type more of the name.")
+    known = ", ".join(sorted(runs)) or "none"
+    raise UsageError(f"{text}: no such run in {root}. Known: {known}.")
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _is_elsewhere(status: Status) -> bool:
+    return status.host != Status(state=status.state).host
+
+
+def _is_mine(status: Status) -> bool:
+    mine = Status(state=status.state)
+    return status.host == mine.host and mine.pid in (status.pid, status.worker_pid)

@@ -1,0 +1,167 @@
+"""Append-only JSON lines: one line a record, a half last line is cut off, keys are deduplicated."""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from growpage.store.errors import StoreError, describe_os_error
+from growpage.store.schema import Row, SampleKey, row_from_dict, row_to_dict
+
+logger = logging.getLogger(__name__)
+
+
+class AppendFile:
+    """Appends records. Each line reaches the kernel at once (it survives kill -9) and the disk in
+    batches.
+
+    A write that fails leaves the file as it was before the line and raises StoreError.
+    """
+
+    def __init__(self, path: Path, *, sync_lines: int = 64, sync_seconds: float = 5.0) -> None:
+        self.path = path
+        self._sync_lines = sync_lines
+        self._sync_seconds = sync_seconds
+        self._num_unsynced = 0
+        self._last_sync = time.monotonic()
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise StoreError(describe_os_error(path, error)) from error
+
+    def append(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        start = os.fstat(self._descriptor).st_size
+        try:
+            self._write(line.encode() + b"\n")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, start)
+            raise StoreError(describe_os_error(self.path, error)) from error
+        self._num_unsynced += 1
+        is_due = time.monotonic() - self._last_sync >= self._sync_seconds
+        if self._num_unsynced >= self._sync_lines or is_due:
+            self.sync()
+
+    def append_row(self, row: Row) -> None:
+        self.append(row_to_dict(row))
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise StoreError(describe_os_error(self.path, error)) from error
+        self._num_unsynced = 0
+        self._last_sync = time.monotonic()
+
+    def close(self) -> None:
+        if self._descriptor < 0:
+            return
+        try:
+            if self._num_unsynced:
+                self.sync()
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "AppendFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+
+def cut_half_line(path: Path) -> int:
+    """Remove a last line that is not whole; returns the bytes removed, 0 when all is well.
+
+    Whole means: ends with a newline and is JSON. Only the owner of the run directory may call this.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    keep = _num_whole_bytes(content)
+    if keep < len(content):
+        try:
+            os.truncate(path, keep)
+        except OSError as error:
+            raise StoreError(describe_os_error(path, error)) from error
+    return len(content) - keep
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; a half last line is left out.
+
+    Raises StoreError for a damaged line before it.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, line in enumerate(content[: _num_whole_bytes(content)].splitlines(), start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise _damaged(path, number, error) from error
+    return records
+
+
+def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
+    rows = []
+    for number, record in enumerate(read_records(path), start=1):
+        try:
+            rows.append(row_from_dict(row_type, record))
+        except ValueError as error:
+            raise _damaged(path, number, error) from error
+    return rows
+
+
+def first_by_key(rows: Iterable[Row]) -> dict[SampleKey, Row]:
+    """The first row of each key, in file order. A sample that exists is never replaced."""
+    kept: dict[SampleKey, Row] = {}
+    for row in rows:
+        if row.key in kept:
+            logger.warning("duplicate sample ignored problem=%s sample=%d", *row.key[:2])
+        else:
+            kept[row.key] = row
+    return kept
+
+
+def last_by_key(rows: Iterable[Row]) -> dict[SampleKey, Row]:
+    """The last row of each key: a newer verdict replaces an older one."""
+    return {row.key: row for row in rows}
+
+
+def _num_whole_bytes(content: bytes) -> int:
+    if not content:
+        return 0
+    if not content.endswith(b"\n"):
+        return content.rfind(b"\n") + 1
+    start = content.rfind(b"\n", 0, len(content) - 1) + 1
+    try:
+        json.loads(content[start:])
+    except ValueError:
+        return start
+    return len(content)
+
+
+def _damaged(path: Path, number: int, error: Exception) -> StoreError:
+    return StoreError(
+        f"{path}:{number} is damaged ({error}). Remove that line and run the same command again."
+    )
