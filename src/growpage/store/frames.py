@@ -26,7 +26,7 @@ FRAME_COLUMNS = (
     "arrival_s", "queue_s", "ttft_s", "e2el_s", "max_itl_s", "finished_s",
     "avg_capacity_tokens", "avg_resident_tokens", "peak_capacity_tokens", "num_decode_steps",
     "num_cached_tokens",
-    "grader", "grader_version", "is_correct", "reason", "extracted", "rule", "flags",
+    "grader", "grader_version", "grader_hash", "is_correct", "reason", "extracted", "rule", "flags",
 )  # fmt: skip
 COUNTER_PREFIX = "num_events_"
 
@@ -142,13 +142,14 @@ def _since(start: float, end: float | None) -> float | None:
 def _verdict_columns(verdict: VerdictRow | None) -> dict[str, Any]:
     if verdict is None:
         return {
-            "grader": None, "grader_version": None, "is_correct": None, "reason": None,
-            "extracted": None, "rule": None, "flags": [],
+            "grader": None, "grader_version": None, "grader_hash": None, "is_correct": None,
+            "reason": None, "extracted": None, "rule": None, "flags": [],
         }  # fmt: skip
     is_graded = "grader_error" not in verdict.flags
     return {
         "grader": verdict.grader,
         "grader_version": verdict.grader_version,
+        "grader_hash": verdict.grader_hash,
         "is_correct": verdict.correct if is_graded else None,
         "reason": verdict.reason,
         "extracted": verdict.extracted,

@@ -4,7 +4,6 @@ created exclusively, locked while in use, trusted only once `DONE` stands in it.
 """
 
 import contextlib
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from growpage.store.errors import ForeignRunError, LockedRunError, StoreError, d
 from growpage.store.status import Status, read_status
 
 _ORPHAN_WAIT_S = 15.0  # a worker whose parent was killed ends by itself within this time
-_NAME = re.compile(r"[a-z0-9_.-]+")
 
 
 class RunDir:
@@ -82,13 +80,17 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove everything but the locks; call it while holding the lock."""
-        for entry in self.path.iterdir():
-            if entry.suffix == ".lock":
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        self.reopen()  # first, so that a clearing cut short is never taken for a complete run
+        try:
+            for entry in self.path.iterdir():
+                if entry.suffix == ".lock":
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+        except OSError as error:
+            raise StoreError(describe_os_error(self.path, error)) from error
 
     def discard(self) -> None:
         """Remove the directory, as far as possible; call it while holding the lock."""
@@ -136,34 +138,34 @@ class RunDir:
         )
 
 
-def run_name(slug: str, config_hash: str) -> str:
-    """`slug-hash8`, in [a-z0-9_.-] only."""
-    clean = re.sub(r"[^a-z0-9_.-]+", "-", slug.lower()).strip("-.")
-    name = f"{clean}-{config_hash}"
-    assert _NAME.fullmatch(name), name
-    return name
-
-
-def find_or_create(root: Path, slug: str, config_hash: str) -> tuple[RunDir, bool]:
+def find_or_create(path: Path, config_hash: str) -> tuple[RunDir, bool]:
     """The directory of this configuration and whether it was made now.
 
-    A directory of the same hash is used whatever its slug, since two spellings of a command are
-    one run. Raises UsageError when the folder cannot be had.
+    `path` is where it belongs. A sibling whose name ends in the same hash is used instead, since
+    two spellings of a command are one run. Raises UsageError when the folder cannot be had.
     """
-    path = root / run_name(slug, config_hash)
+    if (existing := find_existing(path, config_hash)) is not None:
+        return existing, False
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        existing = sorted(entry for entry in root.glob(f"*-{config_hash}") if entry.is_dir())
-        if existing:
-            return RunDir(path if path in existing else existing[0]), False
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
     except FileExistsError as error:
         if path.is_dir():  # another process was faster; its lock decides
             return RunDir(path), False
-        raise UsageError(describe_os_error(path if path.exists() else root, error)) from error
+        raise UsageError(describe_os_error(_first_non_folder(path), error)) from error
     except OSError as error:
         raise UsageError(describe_os_error(path, error)) from error
     return RunDir(path), True
+
+
+def find_existing(path: Path, config_hash: str) -> RunDir | None:
+    """The run at `path`, or beside it under another label with the same hash."""
+    if path.is_dir():
+        return RunDir(path)
+    if not path.parent.is_dir():
+        return None
+    siblings = sorted(item for item in path.parent.glob(f"*-{config_hash}") if item.is_dir())
+    return RunDir(siblings[0]) if siblings else None
 
 
 def list_runs(root: Path) -> list[RunDir]:
@@ -190,6 +192,11 @@ def find_run(root: Path, text: str) -> RunDir:
         raise UsageError(f"{text}: fits several runs: {', '.join(matches)}. Type more of the name.")
     known = ", ".join(sorted(runs)) or "none"
     raise UsageError(f"{text}: no such run in {root}. Known: {known}.")
+
+
+def _first_non_folder(path: Path) -> Path:
+    occupied = (item for item in (path, *path.parents) if item.exists() and not item.is_dir())
+    return next(occupied, path)
 
 
 def _modified(path: Path) -> float:

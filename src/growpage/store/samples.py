@@ -34,22 +34,25 @@ class AppendFile:
         except OSError as error:
             raise StoreError(describe_os_error(path, error)) from error
 
-    def append(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    def append(self, *records: dict[str, Any]) -> None:
+        """Write the records in order, all of them or none."""
+        if not records:
+            return
+        content = b"".join(_to_line(record) for record in records)
         start = os.fstat(self._descriptor).st_size
         try:
-            self._write(line.encode() + b"\n")
+            self._write(content)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, start)
             raise StoreError(describe_os_error(self.path, error)) from error
-        self._num_unsynced += 1
+        self._num_unsynced += len(records)
         is_due = time.monotonic() - self._last_sync >= self._sync_seconds
         if self._num_unsynced >= self._sync_lines or is_due:
             self.sync()
 
-    def append_row(self, row: Row) -> None:
-        self.append(row_to_dict(row))
+    def append_rows(self, *rows: Row) -> None:
+        self.append(*(row_to_dict(row) for row in rows))
 
     def sync(self) -> None:
         try:
@@ -146,6 +149,12 @@ def first_by_key(rows: Iterable[Row]) -> dict[SampleKey, Row]:
 def last_by_key(rows: Iterable[Row]) -> dict[SampleKey, Row]:
     """The last row of each key: a newer verdict replaces an older one."""
     return {row.key: row for row in rows}
+
+
+def _to_line(record: dict[str, Any]) -> bytes:
+    """One line of ASCII; NaN and infinity are refused, an absent number is null."""
+    text = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
 
 
 def _num_whole_bytes(content: bytes) -> int:

@@ -79,6 +79,7 @@ class VerdictRow:
     config_hash: str
     grader: str
     grader_version: str
+    grader_hash: str  # of the grader's settings
     correct: bool
     reason: str
     extracted: str | None = None

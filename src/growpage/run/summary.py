@@ -1,0 +1,145 @@
+"""`metrics.json`: every number of a complete run, from its stored samples and sessions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from growpage.config import Config
+from growpage.metrics.accuracy import Outcomes, pass_at_1
+from growpage.metrics.events import event_metrics
+from growpage.metrics.serving import RequestTiming, SessionTotals, serving_metrics
+from growpage.run.provenance import commits, is_dirty
+from growpage.store.frames import COUNTER_PREFIX
+from growpage.store.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def summarise_run(
+    frame: "pd.DataFrame",
+    *,
+    name: str,
+    config: Config,
+    config_hash: str,
+    grader_hash: str,
+    provenance: Mapping[str, Any],
+    sessions: Sequence[SessionTotals],
+) -> dict[str, Any]:
+    """Plain values for JSON. `frame`: all samples of the run (`store.frames.FRAME_COLUMNS`)."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": name,
+        "config_hash": config_hash,
+        "grader_hash": grader_hash,
+        "model": config.model.name,
+        "bench": config.bench.name,
+        "bench_sha256": (provenance.get("bench") or {}).get("sha256"),
+        "policy": config.policy.name,
+        "seed": config.seed,
+        "accuracy": _accuracy(frame),
+        "shares": _shares(frame),
+        "tokens": _tokens(frame),
+        "capacity": _capacity(frame, config),
+        "serving": asdict(serving_metrics(_timings(frame), sessions)),
+        "events": asdict(event_metrics(_counters(frame))),
+        "commits": commits(provenance),
+        "is_dirty_tree": is_dirty(provenance),
+    }
+
+
+def outcomes(frame: "pd.DataFrame") -> Outcomes:
+    """Right, wrong or ungraded (None) of every sample, by problem."""
+    rows: dict[str, list[bool | None]] = {}
+    for problem, is_correct in zip(frame["problem_id"], frame["is_correct"], strict=True):
+        rows.setdefault(problem, []).append(None if _is_absent(is_correct) else bool(is_correct))
+    return rows
+
+
+def read_sessions(events: Sequence[Mapping[str, Any]]) -> list[SessionTotals]:
+    """What each session did, from its last statistics; a killed one counts until then."""
+    last: dict[int, SessionTotals] = {}
+    for event in events:
+        if event.get("kind") == "stats":
+            last[event["session"]] = SessionTotals(**event["totals"])
+    return [totals for _, totals in sorted(last.items())]
+
+
+def _accuracy(frame: "pd.DataFrame") -> dict[str, Any]:
+    try:
+        return asdict(pass_at_1(outcomes(frame)))
+    except ValueError as error:  # a grader that failed on every answer to a question
+        return {"value": None, "reason": str(error)}
+
+
+def _shares(frame: "pd.DataFrame") -> dict[str, Any]:
+    """Shares of all samples: cut off at their limit, without an answer; and what failed."""
+    flags = [set(row) for row in frame["flags"]]
+    return {
+        "truncated": _mean(reason == "length" for reason in frame["finish_reason"]),
+        "no_answer": _mean("no_answer" in row for row in flags),
+        "num_grader_errors": sum("grader_error" in row for row in flags),
+        "num_engine_errors": sum(reason == "error" for reason in frame["finish_reason"]),
+        "flags": _count(name for row in flags for name in row),
+    }
+
+
+def _tokens(frame: "pd.DataFrame") -> dict[str, Any]:
+    return {
+        "num_requests": len(frame),
+        "output_per_request": _mean(frame["num_output_tokens"]),
+        "prompt_per_request": _mean(frame["num_prompt_tokens"]),
+        "output_total": int(frame["num_output_tokens"].sum()),
+    }
+
+
+def _capacity(frame: "pd.DataFrame", config: Config) -> dict[str, Any]:
+    """Means over requests of their time-averages, in tokens (growpage.md §11)."""
+    budget = getattr(config.policy, "budget_tokens", None)
+    return {
+        "avg_tokens": _mean(frame["avg_capacity_tokens"].dropna()),
+        "retained_tokens": _mean(frame["avg_resident_tokens"].dropna()),
+        "peak_tokens": int(frame["peak_capacity_tokens"].max()),
+        "nominal_budget_tokens": budget,
+        "page_size": config.engine.page_size,
+    }
+
+
+def _timings(frame: "pd.DataFrame") -> list[RequestTiming]:
+    columns = ("num_output_tokens", "ttft_s", "e2el_s", "max_itl_s")
+    return [
+        RequestTiming(
+            num_output_tokens=int(num),
+            ttft_s=None if _is_absent(ttft) else float(ttft),
+            e2el_s=None if _is_absent(e2el) else float(e2el),
+            max_itl_s=None if _is_absent(itl) else float(itl),
+        )
+        for num, ttft, e2el, itl in zip(*(frame[name] for name in columns), strict=True)
+    ]
+
+
+def _counters(frame: "pd.DataFrame") -> list[dict[str, int]]:
+    names = [name for name in frame.columns if name.startswith(COUNTER_PREFIX)]
+    rows = zip(*(frame[name] for name in names), strict=True) if names else [()] * len(frame)
+    short = [name[len(COUNTER_PREFIX) :] for name in names]
+    return [
+        {name: int(count) for name, count in zip(short, row, strict=True) if not _is_absent(count)}
+        for row in rows
+    ]
+
+
+def _count(names: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _mean(values: Any) -> float | None:
+    numbers = [float(value) for value in values]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _is_absent(value: Any) -> bool:
+    """None or NaN, whichever pandas made of a missing value."""
+    return value is None or value != value

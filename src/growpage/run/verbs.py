@@ -1,0 +1,135 @@
+"""The verbs of run.py that read results: `compare`, `ls`, `show`. No torch, no Hydra."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from growpage.config import PROJECT_ROOT
+from growpage.errors import UsageError, unknown
+from growpage.run.report import ABSENT, make_console, print_comparison, print_run, state_label
+from growpage.store.atomic import read_json
+from growpage.store.errors import StoreError
+from growpage.store.frames import read_metrics
+from growpage.store.run_dir import RunDir, find_run, list_runs
+
+USAGE = {
+    "compare": "python run.py compare RUN RUN… [paths.runs=FOLDER]\n"
+    "Runs side by side; differences to the first are paired by question.\n"
+    "RUN: a path, a name, or a prefix that only one name has.",
+    "ls": "python run.py ls [paths.runs=FOLDER]\nAll runs, newest first.",
+    "show": "python run.py show RUN [paths.runs=FOLDER]\n"
+    "One run: state, where it comes from, configuration, numbers.",
+}
+_FOLDER_KEY = "paths.runs="
+
+
+def main(verb: str, args: Sequence[str]) -> int:
+    """Run a verb. Raises UsageError for unknown verbs, runs and arguments."""
+    if verb not in VERBS:
+        raise unknown("verb", verb, VERBS)
+    console = make_console()
+    if any(item in ("-h", "--help") for item in args):
+        console.print(USAGE[verb], markup=False, soft_wrap=True)
+        return 0
+    root, names = _split(verb, args)
+    try:
+        VERBS[verb](root, names, console)
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+    return 0
+
+
+def compare(root: Path, names: Sequence[str], console: Console) -> None:
+    if not names:
+        raise UsageError(f"compare: name at least one run. {_known(root)}")
+    print_comparison([find_run(root, name) for name in names], console)
+
+
+def show(root: Path, names: Sequence[str], console: Console) -> None:
+    if len(names) != 1:
+        raise UsageError(f"show: name one run. {_known(root)}")
+    run = find_run(root, names[0])
+    _print_origin(run, console)
+    console.print(run.config.read_text(encoding="utf-8").rstrip(), markup=False, soft_wrap=True)
+    console.print()
+    print_run(run, console)
+
+
+def ls(root: Path, names: Sequence[str], console: Console) -> None:
+    if names:
+        raise UsageError(f"ls: takes no run names (got {names[0]}). Did you mean show {names[0]}?")
+    runs = list_runs(root)
+    if not runs:
+        console.print(f"no runs in {root}", markup=False, soft_wrap=True)
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("run", "state", "pass@1 %", "last change"):
+        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    for run in runs:
+        table.add_row(run.name, state_label(run), _pass_at_1(run), _age(run))
+    console.print(table)
+
+
+VERBS: dict[str, Callable[[Path, Sequence[str], Console], None]] = {
+    "compare": compare,
+    "ls": ls,
+    "show": show,
+}
+
+
+def _split(verb: str, args: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder of the runs and the names among the arguments."""
+    root, names = PROJECT_ROOT / "results" / "runs", []
+    for item in args:
+        if item.startswith(_FOLDER_KEY):
+            root = Path(item[len(_FOLDER_KEY) :]).expanduser().absolute()
+        elif item.startswith("-") or "=" in item:
+            raise UsageError(f"{verb}: unknown argument {item}. {USAGE[verb].splitlines()[0]}")
+        else:
+            names.append(item)
+    return root, names
+
+
+def _print_origin(run: RunDir, console: Console) -> None:
+    status, provenance = run.read_status(), read_json(run.provenance) or {}
+    console.print(f"{run.name}: {state_label(run)}", markup=False, soft_wrap=True)
+    if status is not None and status.error:
+        console.print(f"last error: {status.error}", markup=False, soft_wrap=True)
+    bench = provenance.get("bench")
+    if bench:
+        console.print(f"data: {bench['source']}", markup=False, soft_wrap=True)
+    for number, session in enumerate(provenance.get("sessions", ())):
+        git = session.get("git") or {}
+        commit = git.get("commit", "no commit")[:12] + ("+changes" if git.get("is_dirty") else "")
+        hardware = session["hardware"]
+        devices = [gpu["name"] for gpu in hardware["gpus"]] or [hardware["cpu"]]
+        console.print(
+            f"session {number}: {session['started']} on {session['host']}, {commit}, "
+            f"{', '.join(devices)}; overrides: {' '.join(session['overrides']) or 'none'}",
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print()
+
+
+def _pass_at_1(run: RunDir) -> str:
+    metrics = read_metrics(run)
+    value = None if metrics is None else metrics["accuracy"]["value"]
+    return ABSENT if value is None else f"{100 * value:.1f}"
+
+
+def _age(run: RunDir) -> str:
+    seconds = max(0.0, time.time() - run.path.stat().st_mtime)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "just now"
+
+
+def _known(root: Path) -> str:
+    names = [run.name for run in list_runs(root)]
+    return f"Known in {root}: {', '.join(names) or 'none'}."
