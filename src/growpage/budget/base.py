@@ -45,6 +45,25 @@ class SwapSummaries(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What was measured at a boundary; absent signals were not asked for.
+
+    `r_short` and `r_long` are the working-set ratios of Eq. 8, `lost_mass` the attention mass that a compaction
+    would evict (per layer and KV head the worse of the two summaries, then the mean).
+    """
+
+    r_short: float | None = None
+    r_long: float | None = None
+    lost_mass: float | None = None
+
+    @property
+    def delta(self) -> float | None:
+        if self.r_short is None or self.r_long is None:
+            return None
+        return self.r_short - self.r_long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
     """A decoding request whose next token has no slot (growpage.md §4).
 
@@ -114,28 +133,51 @@ class EvictingPolicy(CapacityPolicy):
         CapacityPolicy.__post_init__(self)
         require(
             self.initial_pages is None or self.initial_pages >= 1,
-            "policy.initial_pages", self.initial_pages, ">= 1",
-        )  # fmt: skip
+            "policy.initial_pages",
+            self.initial_pages,
+            ">= 1",
+        )
         require(
             self.num_protected_tokens >= 0,
-            "policy.num_protected_tokens", self.num_protected_tokens, ">= 0",
-        )  # fmt: skip
+            "policy.num_protected_tokens",
+            self.num_protected_tokens,
+            ">= 0",
+        )
         require(self.k_loc is None or self.k_loc >= 0, "policy.k_loc", self.k_loc, ">= 0")
         require(0.0 <= self.beta_short < 1.0, "policy.beta_short", self.beta_short, "in [0, 1)")
         require(
             self.beta_long is None or self.beta_short < self.beta_long < 1.0,
-            "policy.beta_long", self.beta_long, f"above policy.beta_short={self.beta_short} and below 1",
-        )  # fmt: skip
+            "policy.beta_long",
+            self.beta_long,
+            f"above policy.beta_short={self.beta_short} and below 1",
+        )
 
     def check(self, page_size: int) -> None:
         require(
             self.k_loc is None or self.k_loc <= page_size,
-            "policy.k_loc", self.k_loc, f"in 0..{page_size} (page size {page_size})",
+            "policy.k_loc",
+            self.k_loc,
+            f"in 0..{page_size} (page size {page_size})",
             f"Set policy.k_loc={page_size // 4}, or raise engine.page_size.",
-        )  # fmt: skip
+        )
+
+    @property
+    def num_initial_pages(self) -> int:
+        """P0: pages a request may reach before its first decision."""
+        return PAPER_INITIAL_PAGES if self.initial_pages is None else self.initial_pages
+
+    def num_kept_newest(self, page_size: int) -> int:
+        """Newest tokens that a compaction never evicts."""
+        if self.retention_candidates is RetentionCandidates.exclude_newest:
+            return max(self.num_protected_tokens, page_size)
+        return self.num_protected_tokens
+
+    def local_quota(self, page_size: int) -> int:
+        """k_loc: tokens each historical page keeps; the paper's 64 of 256 by default."""
+        return page_size // 4 if self.k_loc is None else self.k_loc
 
     def warmup_pages(self, page_size: int) -> int | None:
-        return PAPER_INITIAL_PAGES if self.initial_pages is None else self.initial_pages
+        return self.num_initial_pages
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,12 @@ class Coverage(EvictingPolicy):
 
     def __post_init__(self) -> None:
         EvictingPolicy.__post_init__(self)
-        require(0.0 <= self.epsilon <= 1.0, "policy.epsilon", self.epsilon, "in 0..1 (a share of attention)")
+        require(
+            0.0 <= self.epsilon <= 1.0,
+            "policy.epsilon",
+            self.epsilon,
+            "in 0..1 (a share of attention)",
+        )
 
     def decide(self, boundary: Boundary) -> Action:
         assert boundary.lost_mass is not None

@@ -19,22 +19,27 @@ class Fixed(EvictingPolicy):
         EvictingPolicy.__post_init__(self)
         require(
             self.budget_tokens is None or self.budget_tokens >= 1,
-            "policy.budget_tokens", self.budget_tokens, ">= 1",
-        )  # fmt: skip
+            "policy.budget_tokens",
+            self.budget_tokens,
+            ">= 1",
+        )
 
     def check(self, page_size: int) -> None:
         EvictingPolicy.check(self, page_size)
         budget = self._budget()
         require(
             budget % page_size == 0,
-            "policy.budget_tokens", budget, f"a multiple of the page size {page_size}",
-        )  # fmt: skip
-        least = page_size + self.num_protected_tokens
+            "policy.budget_tokens",
+            budget,
+            f"a multiple of the page size {page_size}",
+        )
+        least = page_size + self.num_kept_newest(page_size)
         require(
             budget > least,
-            "policy.budget_tokens", budget,
-            f"above {least} (one page of {page_size} and {self.num_protected_tokens} protected tokens)",
-        )  # fmt: skip
+            "policy.budget_tokens",
+            budget,
+            f"above {least} (one page of {page_size} and {least - page_size} protected tokens)",
+        )
 
     def warmup_pages(self, page_size: int) -> int | None:
         return self._budget() // page_size

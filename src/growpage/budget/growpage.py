@@ -15,7 +15,9 @@ class GrowPage(DemandPolicy):
 
     def __post_init__(self) -> None:
         DemandPolicy.__post_init__(self)
-        require(-1.0 <= self.tau <= 1.0, "policy.tau", self.tau, "in -1..1 (a difference of two ratios)")
+        require(
+            -1.0 <= self.tau <= 1.0, "policy.tau", self.tau, "in -1..1 (a difference of two ratios)"
+        )
 
     def decide(self, boundary: Boundary) -> Action:
         assert boundary.delta is not None

@@ -25,8 +25,10 @@ class Random(DemandPolicy):
         DemandPolicy.__post_init__(self)
         require(
             0.0 <= self.compress_probability <= 1.0,
-            "policy.compress_probability", self.compress_probability, "in 0..1",
-        )  # fmt: skip
+            "policy.compress_probability",
+            self.compress_probability,
+            "in 0..1",
+        )
 
     def signals(self) -> frozenset[Signal]:
         return frozenset({Signal.DELTA}) if self.evaluate_demand else frozenset()

@@ -20,8 +20,10 @@ class Shrink(DemandPolicy):
         DemandPolicy.__post_init__(self)
         require(
             -1.0 <= self.shrink_threshold <= 0.0,
-            "policy.shrink_threshold", self.shrink_threshold, "in -1..0",
-        )  # fmt: skip
+            "policy.shrink_threshold",
+            self.shrink_threshold,
+            "in -1..0",
+        )
         require(self.min_pages >= 2, "policy.min_pages", self.min_pages, ">= 2")
 
     def check(self, page_size: int) -> None:
@@ -29,9 +31,10 @@ class Shrink(DemandPolicy):
         kept = (self.min_pages - 1) * page_size
         require(
             kept > self.num_protected_tokens,
-            "policy.min_pages", self.min_pages,
+            "policy.min_pages",
+            self.min_pages,
             f"so large that {kept} retained tokens exceed policy.num_protected_tokens={self.num_protected_tokens}",
-        )  # fmt: skip
+        )
 
     def decide(self, boundary: Boundary) -> Action:
         assert boundary.delta is not None

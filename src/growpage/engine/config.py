@@ -27,7 +27,9 @@ class EngineConfig:
     backend: str = "growpage"
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's dtype on a GPU
-    page_size: int | None = None  # tokens; the model's kv_defaults, else 16 on a CPU and 256 on a GPU
+    page_size: int | None = (
+        None  # tokens; the model's kv_defaults, else 16 on a CPU and 256 on a GPU
+    )
     max_num_seqs: int = 512
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None  # tokens; None: the model's own limit
@@ -44,28 +46,45 @@ class EngineConfig:
         page = self.page_size
         require(
             page is None or (page >= 4 and page & (page - 1) == 0),
-            "engine.page_size", page, "a power of two >= 4",
-        )  # fmt: skip
+            "engine.page_size",
+            page,
+            "a power of two >= 4",
+        )
         require(self.max_num_seqs >= 1, "engine.max_num_seqs", self.max_num_seqs, ">= 1")
         require(
             self.max_num_batched_tokens >= 1,
-            "engine.max_num_batched_tokens", self.max_num_batched_tokens, ">= 1",
-        )  # fmt: skip
+            "engine.max_num_batched_tokens",
+            self.max_num_batched_tokens,
+            ">= 1",
+        )
         require(
             self.max_model_len is None or self.max_model_len >= 2,
-            "engine.max_model_len", self.max_model_len, ">= 2",
-        )  # fmt: skip
-        require(self.num_pages is None or self.num_pages >= 2, "engine.num_pages", self.num_pages, ">= 2")
+            "engine.max_model_len",
+            self.max_model_len,
+            ">= 2",
+        )
+        require(
+            self.num_pages is None or self.num_pages >= 2,
+            "engine.num_pages",
+            self.num_pages,
+            ">= 2",
+        )
         require(
             self.kv_cache_gib is None or self.kv_cache_gib > 0,
-            "engine.kv_cache_gib", self.kv_cache_gib, "> 0",
-        )  # fmt: skip
+            "engine.kv_cache_gib",
+            self.kv_cache_gib,
+            "> 0",
+        )
         require(
             0.0 < self.gpu_memory_utilization <= 1.0,
-            "engine.gpu_memory_utilization", self.gpu_memory_utilization, "in (0, 1]",
-        )  # fmt: skip
+            "engine.gpu_memory_utilization",
+            self.gpu_memory_utilization,
+            "in (0, 1]",
+        )
         require(self.swap_space_gib >= 0, "engine.swap_space_gib", self.swap_space_gib, ">= 0")
         require(
             self.num_threads is None or self.num_threads >= 1,
-            "engine.num_threads", self.num_threads, ">= 1",
-        )  # fmt: skip
+            "engine.num_threads",
+            self.num_threads,
+            ">= 1",
+        )

@@ -23,9 +23,13 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.temperature <= 100.0, "sampling.temperature", self.temperature, "in 0..100")
+        require(
+            0.0 <= self.temperature <= 100.0, "sampling.temperature", self.temperature, "in 0..100"
+        )
         require(0.0 < self.top_p <= 1.0, "sampling.top_p", self.top_p, "in (0, 1]")
-        require(self.top_k >= 0, "sampling.top_k", self.top_k, ">= 0", "0 keeps the whole vocabulary.")
+        require(
+            self.top_k >= 0, "sampling.top_k", self.top_k, ">= 0", "0 keeps the whole vocabulary."
+        )
         require(0.0 <= self.min_p <= 1.0, "sampling.min_p", self.min_p, "in 0..1")
         require(self.max_tokens >= 0, "sampling.max_tokens", self.max_tokens, ">= 0")
 

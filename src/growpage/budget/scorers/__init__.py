@@ -1,0 +1,1 @@
+"""Token scorers: which tokens are worth keeping, per layer and KV head."""

@@ -1,0 +1,30 @@
+"""What a scorer sees and returns."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from growpage.budget.base import GroupReduce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringInput:
+    """One request at a compaction. L layers, n stored tokens, H KV heads, G query heads a group, d head dim.
+
+    keys, values: [L, n, H, d], keys after RoPE; logits: [2, L, H, G, n], scaled scores of the short and the long
+    summary at the current position. The first `num_candidates` tokens compete, the others are protected.
+    """
+
+    keys: Tensor
+    values: Tensor
+    logits: Tensor
+    num_candidates: int
+    group_reduce: GroupReduce
+
+
+class Scorer(Protocol):
+    """A pure function of its input."""
+
+    def __call__(self, inputs: ScoringInput) -> Tensor:
+        """[L, H, num_candidates] fp32, finite; higher stays."""

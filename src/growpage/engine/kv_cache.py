@@ -1,0 +1,51 @@
+"""The paged KV cache in device memory.
+
+Shape legend: L layers, P pages, b tokens a page, H KV heads, d head dim, n tokens.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys (after RoPE) and values of all layers: `data` is [L, 2, P, b, H, d].
+
+    Zero at the start, since masked slots are multiplied by zero weights and NaN would survive that.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.page_size = page_size
+        shape = (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = [self.data[layer, 0] for layer in range(num_layers)]  # each [P, b, H, d]
+        self.values = [self.data[layer, 1] for layer in range(num_layers)]
+
+    @staticmethod
+    def page_bytes(
+        *, num_layers: int, page_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> int:
+        """Bytes of one page over all layers, keys and values."""
+        return 2 * num_layers * page_size * num_kv_heads * head_dim * dtype.itemsize
+
+    def gather(self, pages: Sequence[int], num_tokens: int) -> Tensor:
+        """The first `num_tokens` slots of these pages, copied: [L, 2, n, H, d]."""
+        index = torch.tensor(pages, dtype=torch.int64, device=self.data.device)
+        return self.data.index_select(2, index).flatten(2, 3)[:, :, :num_tokens]
+
+    def scatter(self, pages: Sequence[int], tokens: Tensor) -> None:
+        """Write whole pages: tokens [L, 2, len(pages) * b, H, d]."""
+        index = torch.tensor(pages, dtype=torch.int64, device=self.data.device)
+        paged = tokens.unflatten(2, (len(pages), self.page_size))
+        self.data.index_copy_(2, index, paged.to(self.data.dtype))

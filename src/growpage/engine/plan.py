@@ -1,0 +1,57 @@
+"""What one step does, as the scheduler decided it. No torch.
+
+The runner carries a plan out in the order of its fields: pages that leave the device first, since their slots
+may be written by what follows.
+"""
+
+from dataclasses import dataclass, field
+
+from growpage.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """Keep `num_retained` of the first `num_tokens` stored tokens, written to `target_pages` in order."""
+
+    sequence: Sequence
+    source_pages: tuple[int, ...]
+    num_tokens: int
+    target_pages: tuple[int, ...]
+    num_retained: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapOut:
+    sequence: Sequence
+    pages: tuple[int, ...]
+    query_slot: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapIn:
+    sequence: Sequence
+    pages: tuple[int, ...]
+    query_slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillChunk:
+    """Tokens `position .. position + num_tokens` of the sequence, computed over its pages."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    swap_outs: list[SwapOut] = field(default_factory=list)
+    compactions: list[Compaction] = field(default_factory=list)
+    swap_ins: list[SwapIn] = field(default_factory=list)
+    decodes: list[Sequence] = field(default_factory=list)
+    prefills: list[PrefillChunk] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.swap_outs or self.compactions or self.swap_ins or self.decodes or self.prefills
+        )
