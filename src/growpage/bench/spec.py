@@ -1,0 +1,48 @@
+"""The settings a benchmark reads; `growpage.config.BenchConfig` has them all."""
+
+from typing import Protocol
+
+
+class BenchmarkSpec(Protocol):
+    """Attributes a benchmark reads, and no others. `None` asks for the family's own value."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def family(self) -> str:
+        """Key of `growpage.bench.registry.BENCHMARKS`."""
+
+    @property
+    def hub_id(self) -> str | None:
+        """Another data set than the family's; then config, split and revision are its own too."""
+
+    @property
+    def hub_config(self) -> str | None: ...
+
+    @property
+    def split(self) -> str | None: ...
+
+    @property
+    def revision(self) -> str | None:
+        """A commit of 40 hex digits. Branch names are refused, because branches move."""
+
+    @property
+    def path(self) -> str | None:
+        """JSON lines with `question`, `answer` and perhaps `id`; used instead of the hub."""
+
+    @property
+    def num_problems_expected(self) -> int | None:
+        """Hub: another count is an error. Generated problems: how many. Ignored with `path`."""
+
+    @property
+    def prompt_role(self) -> str:
+        """Who says the instruction: `user`, after the question, or `system`."""
+
+    @property
+    def instruction(self) -> str:
+        """Replaces the family's instruction unless empty."""
+
+    @property
+    def seed(self) -> int:
+        """Of generated problems; data sets ignore it."""
