@@ -112,7 +112,8 @@ class Compactor:
 
     def _queries(self, sequence: Sequence) -> Tensor:
         """Calibrated summaries, rotated to the position of the next token: [2, L, Hq, d]."""
-        assert sequence.query_slot is not None and sequence.has_query
+        assert sequence.query_slot is not None
+        assert sequence.has_query
         queries = self._summaries.calibrated(sequence.query_slot)
         flat = queries.flatten(0, 1)
         positions = torch.full((flat.shape[0],), sequence.position, device=flat.device)

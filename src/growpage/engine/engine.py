@@ -1,0 +1,260 @@
+"""The engine: requests in, finished requests out, one `step` at a time."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from growpage.budget.base import (
+    PAPER_BETA_LONG,
+    CapacityPolicy,
+    EvictingPolicy,
+)
+from growpage.engine.compaction import Compactor
+from growpage.engine.config import EngineConfig
+from growpage.engine.events import CapacityEvent
+from growpage.engine.kv_cache import KVCache
+from growpage.engine.models.loader import LoadedModel
+from growpage.engine.plan import Plan
+from growpage.engine.query_state import QuerySummaries
+from growpage.engine.request import EngineStats, Request, RequestOutput
+from growpage.engine.runner import ModelRunner
+from growpage.engine.scheduler import Scheduler, SchedulerConfig
+from growpage.errors import UsageError, require
+
+GIB = 1 << 30
+CPU_PAGE_SIZE = 16
+GPU_PAGE_SIZE = 256
+DEFAULT_KV_GIB = 1.0
+
+
+class Engine:
+    """Continuous batching over a paged KV cache, with the capacity of each request decided by `policy`."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, policy: CapacityPolicy) -> None:
+        decoder = model.decoder
+        self.device = decoder.embed.device
+        self._dtype = decoder.embed.dtype
+        self._model = model
+        self.config = config
+        self.policy = policy
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        self.page_size = config.page_size or (
+            GPU_PAGE_SIZE if self.device.type == "cuda" else CPU_PAGE_SIZE
+        )
+        policy.check(self.page_size)
+        self.max_model_len = self._max_model_len()
+        shape = decoder.config
+        page_bytes = KVCache.page_bytes(
+            num_layers=shape.num_layers,
+            page_size=self.page_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=self._dtype,
+        )
+        self.num_pages = self._num_pages(page_bytes)
+        self.cache = KVCache(
+            num_layers=shape.num_layers,
+            num_pages=self.num_pages,
+            page_size=self.page_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=self._dtype,
+            device=self.device,
+        )
+        self.summaries: QuerySummaries | None = None
+        self._compactor: Compactor | None = None
+        if isinstance(policy, EvictingPolicy):
+            self.summaries = self._make_summaries(policy)
+            self._compactor = Compactor(
+                policy,
+                self.cache,
+                self.summaries,
+                rotate=decoder.rotate,
+                softmax_scale=shape.softmax_scale,
+            )
+        self.runner = ModelRunner(decoder, self.cache, self.summaries, self._compactor, self.device)
+        self.scheduler = Scheduler(policy, self._scheduler_config(page_bytes))
+        self._stats = EngineStats(num_pages=self.num_pages)
+        self._decode_start: float | None = None
+        self._num_decode_steps = 0
+        self._num_resident_steps = 0
+        self._is_shut_down = False
+
+    # -- the backend protocol -----------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises `UsageError` at once when it can never run."""
+        vocab_size = self._model.decoder.config.vocab_size
+        unknown = [t for t in request.prompt_token_ids if not 0 <= t < vocab_size]
+        if unknown:
+            raise UsageError(
+                f"request {request.request_id}: token id {unknown[0]} is not in 0..{vocab_size - 1}, "
+                "the vocabulary of the model. Use the tokenizer of this checkpoint."
+            )
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.abort(request_id)
+        self.runner.drop_swapped(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished()
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration: measure boundaries, schedule, run, sample."""
+        assert not self._is_shut_down, "the engine was shut down"
+        with torch.inference_mode():
+            signals = {
+                sequence.request_id: self.compactor.measure(sequence)
+                for sequence in self.scheduler.boundaries()
+            }
+            plan = self.scheduler.schedule(signals)
+            if plan.decodes and self._decode_start is None:
+                self._decode_start = time.perf_counter()
+            tokens = self.runner.execute(plan)
+            if self._compactor is not None:
+                self._compactor.clear()
+        outputs = self.scheduler.update(plan, tokens)
+        for output in outputs:
+            self.runner.drop_swapped(output.request_id)
+        self._count(plan, tokens, outputs)
+        return outputs
+
+    def stats(self) -> EngineStats:
+        scheduler, stats = self.scheduler, self._stats
+        stats.num_steps = scheduler.log.step
+        stats.num_waiting = len(scheduler.waiting)
+        stats.num_running = len(scheduler.running)
+        stats.num_preempted = len(scheduler.preempted)
+        stats.num_used_pages = scheduler.pool.num_used
+        stats.num_cached_pages = scheduler.pool.num_cached
+        stats.counters = scheduler.log.totals
+        if self._num_decode_steps:
+            stats.avg_resident_requests = self._num_resident_steps / self._num_decode_steps
+        return stats
+
+    def take_events(self) -> list[CapacityEvent]:
+        return self.scheduler.log.take()
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for the run record."""
+        weights = sum(p.nbytes for p in self._model.decoder.parameters())
+        return {
+            "engine": "growpage",
+            "model": self._model.name,
+            "model_files": self._model.files,
+            "device": str(self.device),
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "num_threads": torch.get_num_threads(),
+            "attention": "torch reference",
+            "cuda_graphs": False,
+            "async_compaction": False,
+            "page_size": self.page_size,
+            "num_pages": self.num_pages,
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.config.max_num_seqs,
+            "enable_prefix_caching": self.config.enable_prefix_caching,
+            "preempt_mode": self.config.preempt_mode.value,
+            "admission": self.config.admission.value,
+            "policy": {k: getattr(v, "value", v) for k, v in asdict(self.policy).items()},
+            "ledger_bytes": {
+                "weights": weights,
+                "kv_base": self.cache.data.nbytes,
+                "kv_elastic": 0,
+                "query_state": self.summaries.num_bytes() if self.summaries else 0,
+            },
+        }
+
+    def shutdown(self) -> None:
+        """Free the device memory; the engine cannot be used afterwards."""
+        self._is_shut_down = True
+        del self.runner, self.cache, self._compactor, self.summaries
+
+    # -- for tests and studies ----------------------------------------------------------------
+
+    @property
+    def compactor(self) -> Compactor:
+        assert self._compactor is not None, "this policy never evicts"
+        return self._compactor
+
+    def check_integrity(self) -> None:
+        """Assert that every page, slot and promise is accounted for."""
+        self.scheduler.check_integrity()
+
+    # -- sizes --------------------------------------------------------------------------------
+
+    def _max_model_len(self) -> int:
+        limit = self._model.decoder.config.max_position_embeddings
+        wanted = self.config.max_model_len
+        require(
+            wanted is None or wanted <= limit,
+            "engine.max_model_len",
+            wanted,
+            f"at most {limit}, the positions this model was built for",
+        )
+        return wanted or limit
+
+    def _num_pages(self, page_bytes: int) -> int:
+        """Pool size: as asked, but never more than `max_num_seqs` requests of full length can use."""
+        if self.config.num_pages is not None:
+            return self.config.num_pages
+        room = (self.config.kv_cache_gib or DEFAULT_KV_GIB) * GIB
+        most = self.config.max_num_seqs * -(-self.max_model_len // self.page_size)
+        num_pages = min(int(room // page_bytes), most)
+        require(
+            num_pages >= 2,
+            "engine.kv_cache_gib",
+            self.config.kv_cache_gib,
+            f"room for at least two pages of {page_bytes} bytes",
+        )
+        return num_pages
+
+    def _make_summaries(self, policy: EvictingPolicy) -> QuerySummaries:
+        shape = self._model.decoder.config
+        beta_long = PAPER_BETA_LONG if policy.beta_long is None else policy.beta_long
+        return QuerySummaries(
+            num_layers=shape.num_layers,
+            num_slots=self.config.max_num_seqs,
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            beta_short=policy.beta_short,
+            beta_long=beta_long,
+            bias_correction=bool(policy.ema_bias_correction),
+            device=self.device,
+        )
+
+    def _scheduler_config(self, page_bytes: int) -> SchedulerConfig:
+        config = self.config
+        return SchedulerConfig(
+            page_size=self.page_size,
+            num_pages=self.num_pages,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+            max_model_len=self.max_model_len,
+            num_swap_pages=int(config.swap_space_gib * GIB // page_bytes),
+            admission=config.admission,
+            preempt_mode=config.preempt_mode,
+            enable_prefix_caching=config.enable_prefix_caching,
+            eos_token_ids=frozenset(self._eos_token_ids()),
+        )
+
+    def _eos_token_ids(self) -> tuple[int, ...]:
+        tokenizer = self._model.tokenizer
+        if tokenizer is not None:
+            return tokenizer.eos_token_ids
+        return self._model.decoder.config.eos_token_ids
+
+    def _count(self, plan: Plan, tokens: dict[str, int], outputs: list[RequestOutput]) -> None:
+        stats = self._stats
+        stats.num_finished += len(outputs)
+        stats.num_output_tokens += len(tokens)
+        stats.num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
+        if self._decode_start is not None:
+            stats.num_decode_output_tokens += len(tokens)
+            stats.decode_wall_s = time.perf_counter() - self._decode_start
+        if plan.decodes:
+            self._num_decode_steps += 1
+            self._num_resident_steps += len(plan.decodes) + len(plan.prefills)
