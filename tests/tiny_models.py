@@ -68,7 +68,7 @@ def tiny_config(architecture: str, **overrides: Any) -> dict[str, Any]:
         "eos_token_id": EOS_TOKEN_ID,
         "torch_dtype": "float32",
     }
-    if architecture == "Qwen2ForCausalLM":  # has no such keys: head_dim is hidden / heads, qkv always has biases
+    if architecture == "Qwen2ForCausalLM":  # head_dim is hidden / heads, qkv always has biases
         config |= {"hidden_size": 64, "head_dim": None, "attention_bias": None}
     config |= overrides
     return {key: value for key, value in config.items() if value is not None}
@@ -78,12 +78,11 @@ def tiny_weights(config: dict[str, Any], *, seed: int = 0, std: float = 0.15) ->
     """Random tensors under their Hugging Face names, in the config's `torch_dtype`; norm weights near 1."""
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, config.get("torch_dtype", "float32"))
-    return {
-        name: (
-            torch.randn(shape, generator=generator) * std + (1.0 if name.endswith("norm.weight") else 0.0)
-        ).to(dtype)
-        for name, shape in tensor_shapes(config).items()
-    }
+    weights = {}
+    for name, shape in tensor_shapes(config).items():
+        mean = 1.0 if name.endswith("norm.weight") else 0.0
+        weights[name] = (mean + std * torch.randn(shape, generator=generator)).to(dtype)
+    return weights
 
 
 def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -95,7 +94,9 @@ def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     has_o_bias = architecture != "Qwen2ForCausalLM" and config.get("attention_bias", False)
     has_mlp_bias = config.get("mlp_bias", False)
 
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden)
+    }
 
     def linear(name: str, rows: int, columns: int, has_bias: bool) -> None:
         shapes[f"{name}.weight"] = (rows, columns)
