@@ -1,0 +1,8 @@
+"""Run a benchmark under a KV budget policy: `python run.py --help`."""
+
+import sys
+
+from growpage.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
