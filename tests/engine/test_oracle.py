@@ -128,7 +128,9 @@ def test_shared_prefix_pages_survive_a_compaction(
     model = models[2]
     prompt = tuple(range(20, 34))
     sampling = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-    first = Request(request_id="first", prompt_token_ids=prompt, sampling=sampling)
+    first = Request(
+        request_id="first", prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=1)
+    )
     others = [
         Request(request_id=f"o{i}", prompt_token_ids=(*prompt, i), sampling=sampling)
         for i in range(3)

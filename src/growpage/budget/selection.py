@@ -51,4 +51,4 @@ def _lift_local(scores: Tensor, page_size: int, k_loc: int) -> Tensor:
 def _newest_first_ranking(scores: Tensor) -> Tensor:
     """Indices by falling score along the last axis; among equals the higher index comes first."""
     last = scores.shape[-1] - 1
-    return last - scores.flip(-1).sort(-1, descending=True, stable=True).indices
+    return last - scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices

@@ -75,7 +75,7 @@ def _filtered(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     top_k = torch.tensor([p.top_k or vocab_size for p in params], device=device)
     top_p = torch.tensor([p.top_p for p in params], device=device)
     min_p = torch.tensor([p.min_p for p in params], device=device)
-    ranked, order = scaled.sort(-1, descending=True, stable=True)
+    ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab_size, device=device)
     ranked = ranked.masked_fill(rank >= top_k[:, None], -torch.inf)
     probs = ranked.softmax(-1)
