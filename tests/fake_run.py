@@ -1,9 +1,9 @@
 """A run without a model: scripted engine, benchmark and grader behind the real store and job.
 
-As a program: `fake_run.py job RUNS_FOLDER [changes as JSON]` is what `run.py` does, `worker RUN_DIR`
-its child. Environment: FAKE_STEP_S slows a step, FAKE_CRASH_AT raises in that step,
-FAKE_DATA_SUFFIX changes the questions, FAKE_PROMPT_SUFFIX the prompts, FAKE_REFUSE makes the engine
-refuse a request, FAKE_MODEL_FILE is the fingerprint of the model.
+As a program: `fake_run.py job RUNS_FOLDER [changes as JSON]` is what `run.py` does, and
+`fake_run.py worker RUN_DIR` its child. Environment: FAKE_STEP_S slows a step, FAKE_CRASH_AT raises
+in that step, FAKE_DATA_SUFFIX changes the questions, FAKE_PROMPT_SUFFIX the prompts, FAKE_REFUSE
+makes the engine refuse a request, FAKE_MODEL_FILE is the fingerprint of the model.
 """
 
 import json

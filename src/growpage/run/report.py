@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from growpage.metrics.accuracy import paired_difference
+from growpage.run.frozen import flat_settings
 from growpage.run.summary import outcomes
 from growpage.store.frames import read_metrics, read_run
 from growpage.store.run_dir import RunDir
@@ -18,6 +19,9 @@ from growpage.store.status import RunState
 ABSENT = "–"
 _LABEL_WIDTH, _RUN_WIDTH = 26, 19
 _PLAIN_WIDTH = 140  # columns where there is no terminal to ask
+
+_NAMED_GROUPS = ("policy", "bench", "model")
+_WITHOUT_EFFECT = frozenset({"paths", "stage", "fresh", "dry_run"})
 
 Metrics = Mapping[str, Any]
 
@@ -74,6 +78,8 @@ def comparison_table(views: Sequence[RunView], paired: Sequence[str | None] = ()
         table.add_column(_heading(view), justify="right", overflow="fold", min_width=10)
     if any(not view.run.is_complete for view in views):
         table.add_row("state", *(view.label for view in views))
+    for key, values in distinguishing_settings(views).items():
+        table.add_row(key, *values)
     for label, cell in ROWS:
         cells = [ABSENT if view.metrics is None else cell(view.metrics) for view in views]
         if any(text != ABSENT for text in cells) or label in _ALWAYS:
@@ -81,6 +87,21 @@ def comparison_table(views: Sequence[RunView], paired: Sequence[str | None] = ()
     if any(paired):
         table.add_row("pass@1 − first run, paired", *(text or ABSENT for text in paired))
     return table
+
+
+def distinguishing_settings(views: Sequence[RunView]) -> dict[str, list[str]]:
+    """Settings in which runs of the same policy, benchmark and model differ, one value a run."""
+    settings = [flat_settings(view.run) for view in views]
+    names = [tuple(values.get(f"{group}.name") for group in _NAMED_GROUPS) for values in settings]
+    alike = [
+        (settings[i], settings[j])
+        for i in range(len(views))
+        for j in range(i)
+        if names[i] == names[j]
+    ]
+    keys = {key for a, b in alike for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+    shown = sorted(key for key in keys if key.partition(".")[0] not in _WITHOUT_EFFECT)
+    return {key: [values.get(key, ABSENT) for values in settings] for key in shown}
 
 
 def paired_cell(first: RunView, other: RunView) -> str:
