@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from growpage.engine.models.loader import LoadedModel, load_model
 
 from growpage.budget.base import CapacityPolicy, RetentionCandidates
 from growpage.budget.coverage import Coverage
@@ -16,7 +17,6 @@ from growpage.budget.shrink import Shrink
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.engine import Engine
 from growpage.engine.events import EventKind
-from growpage.engine.models.loader import LoadedModel, load_model
 from growpage.engine.request import Request, SamplingParams
 from tests.oracle import Recorder, worst_difference
 from tests.tiny_models import make_tiny
