@@ -65,7 +65,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """A decoding request whose next token has no slot (growpage.md §4).
+    """A decoding request whose next token has no slot (docs/algorithm.md §2).
 
     `index` counts the primary decisions this request has been asked before; `position` is logical.
     """
@@ -115,7 +115,7 @@ class CapacityPolicy:
 class EvictingPolicy(CapacityPolicy):
     """A policy under which requests compress: retention settings and the dual-timescale summaries.
 
-    `None` asks the next owner: the model's kv_defaults, then the paper (growpage.md §1).
+    `None` asks the next owner: the model's kv_defaults, then the paper (docs/algorithm.md §1).
     """
 
     scorer: str = "dual_timescale"

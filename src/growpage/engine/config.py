@@ -7,7 +7,7 @@ from growpage.errors import require
 
 
 class Admission(str, Enum):
-    """Free pages needed to admit a request (growpage.md §4); `auto` is `budget` for fixed policies, else `initial`."""
+    """Free pages needed to admit a request (docs/algorithm.md §2); `auto` is `budget` for fixed policies, else `initial`."""
 
     auto = "auto"
     prompt = "prompt"
@@ -22,7 +22,7 @@ class PreemptMode(str, Enum):
 
 @dataclass(slots=True, kw_only=True)
 class EngineConfig:
-    """Names as in vLLM where vLLM has them. `None` means: ask the next owner (growpage.md §1)."""
+    """Names as in vLLM where vLLM has them. `None` means: ask the next owner (docs/algorithm.md §1)."""
 
     backend: str = "growpage"
     device: str = "auto"  # auto | cpu | cuda | cuda:N

@@ -52,7 +52,7 @@ class FinishReason(str, Enum):
 
 @dataclass(slots=True, kw_only=True)
 class CapacityCounters:
-    """Capacity events of one request, or of all (growpage.md §11; paper Tables 8 and 9).
+    """Capacity events of one request, or of all (docs/algorithm.md §8; paper Tables 8 and 9).
 
     grow, compress and shrink count *primary decisions*; fallbacks are a subset of grow; growth below P0 or below
     a fixed budget is `warmup_pages`, never grow. `executed_*` count what was done.
@@ -123,6 +123,6 @@ class EngineStats:
     num_output_tokens: int = 0
     num_prompt_tokens: int = 0
     num_decode_output_tokens: int = 0  # output tokens since the first decode step began
-    decode_wall_s: float = 0.0  # wall time since the first decode step began (growpage.md §11)
+    decode_wall_s: float = 0.0  # wall time since the first decode step began (docs/algorithm.md §8)
     avg_resident_requests: float = 0.0  # C, mean over decode steps
     counters: CapacityCounters = field(default_factory=CapacityCounters)

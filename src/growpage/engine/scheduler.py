@@ -64,6 +64,7 @@ class Scheduler:
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_swapped_pages = 0
         self._num_arrivals = 0
+        self._live_ids: set[str] = set()
         self._ended: list[tuple[Sequence, FinishReason, str | None]] = []
 
     # -- submission ---------------------------------------------------------------------------
@@ -79,6 +80,7 @@ class Scheduler:
             num_prompt_tokens=len(request.prompt_token_ids),
         )
         self._num_arrivals += 1
+        self._live_ids.add(request.request_id)
         if self.max_new_tokens(request) == 0:
             self._ended.append((sequence, FinishReason.LENGTH, None))
         else:
@@ -378,7 +380,7 @@ class Scheduler:
                 f"request {name}: the prompt has {num_prompt} tokens and engine.max_model_len="
                 f"{config.max_model_len} leaves no room for output. Shorten the prompt or raise it."
             )
-        if any(s.request_id == name for s in (*self.waiting, *self.preempted, *self.running)):
+        if name in self._live_ids:
             raise UsageError(f"request {name}: this id is already in use by an unfinished request.")
         needed = self._num_pages_for(num_prompt + self.max_new_tokens(request))
         if self.capacity.warmup_pages is not None:
@@ -433,6 +435,7 @@ class Scheduler:
 
     def _output(self, sequence: Sequence, reason: FinishReason, error: str | None) -> RequestOutput:
         sequence.status = Status.FINISHED
+        self._live_ids.discard(sequence.request_id)
         metrics = sequence.metrics
         metrics.finished_time = self._clock()
         if metrics.num_decode_steps:

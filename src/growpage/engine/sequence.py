@@ -74,5 +74,5 @@ class Sequence:
         return self.position < self.prefill_target
 
     def has_free_slot(self, page_size: int) -> bool:
-        """False at a boundary: the next token has no slot (growpage.md §4)."""
+        """False at a boundary: the next token has no slot (docs/algorithm.md §2)."""
         return self.num_resident_tokens < self.num_pages * page_size
