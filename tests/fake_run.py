@@ -26,6 +26,7 @@ from growpage.config import (
     PathsConfig,
     PoolConfig,
     SamplingConfig,
+    Stage,
 )
 from growpage.engine.config import EngineConfig
 from growpage.engine.request import (
@@ -214,6 +215,7 @@ def make_config(runs: Path, policy: str = "growpage", **changes: Any) -> Config:
     )
     for key, value in changes.items():
         group, _, name = key.rpartition(".")
+        value = Stage(value) if key == "stage" else value
         setattr(getattr(config, group) if group else config, name, value)
     return config
 

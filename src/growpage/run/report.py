@@ -147,10 +147,9 @@ def notes(metrics: Metrics | None) -> list[str]:
         found.append(
             f"{shares['num_engine_errors']} requests ended with an engine error and count as wrong"
         )
-    if metrics["serving"]["num_sessions"] > 1:
-        found.append(
-            f"made in {metrics['serving']['num_sessions']} sessions; speeds are over all of them"
-        )
+    num_sessions, num_timed = metrics["num_sessions"], metrics["serving"]["num_sessions"]
+    if num_sessions > 1:
+        found.append(f"made in {num_sessions} sessions; throughputs are over {num_timed} of them")
     if metrics["is_dirty_tree"]:
         found.append("made from a changed working tree; the hash is in provenance.json")
     if len(metrics["commits"]) > 1:

@@ -37,6 +37,7 @@ def summarise_run(
         "bench_sha256": (provenance.get("bench") or {}).get("sha256"),
         "policy": config.policy.name,
         "seed": config.seed,
+        "num_sessions": int(frame["session"].nunique()),
         "accuracy": _accuracy(frame),
         "shares": _shares(frame),
         "tokens": _tokens(frame),

@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 143
 GRADE_BATCH = 32
-_STATS_EVERY_S = 10.0
+_STATS_EVERY_S = 5.0
 _OPEN_THINK = "<think>"
 
 

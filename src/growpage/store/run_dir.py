@@ -149,22 +149,24 @@ def find_or_create(path: Path, config_hash: str) -> tuple[RunDir, bool]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
-    except FileExistsError as error:
-        if path.is_dir():  # another process was faster; its lock decides
-            return RunDir(path), False
-        raise UsageError(describe_os_error(_first_non_folder(path), error)) from error
     except OSError as error:
-        raise UsageError(describe_os_error(path, error)) from error
+        if isinstance(error, FileExistsError) and path.is_dir():
+            return RunDir(path), False  # another process was faster; its lock decides
+        raise UsageError(describe_os_error(_obstacle(path), error)) from error
     return RunDir(path), True
 
 
 def find_existing(path: Path, config_hash: str) -> RunDir | None:
-    """The run at `path`, or beside it under another label with the same hash."""
-    if path.is_dir():
-        return RunDir(path)
-    if not path.parent.is_dir():
-        return None
-    siblings = sorted(item for item in path.parent.glob(f"*-{config_hash}") if item.is_dir())
+    """The run at `path`, or beside it under another label with the same hash.
+
+    Raises UsageError when the folder cannot be looked into.
+    """
+    try:
+        if path.is_dir():
+            return RunDir(path)
+        siblings = sorted(item for item in path.parent.glob(f"*-{config_hash}") if item.is_dir())
+    except PermissionError as error:
+        raise UsageError(describe_os_error(path.parent, error)) from error
     return RunDir(siblings[0]) if siblings else None
 
 
@@ -194,9 +196,10 @@ def find_run(root: Path, text: str) -> RunDir:
     raise UsageError(f"{text}: no such run in {root}. Known: {known}.")
 
 
-def _first_non_folder(path: Path) -> Path:
-    occupied = (item for item in (path, *path.parents) if item.exists() and not item.is_dir())
-    return next(occupied, path)
+def _obstacle(path: Path) -> Path:
+    """What stands in the way of the folder `path`: a file in its place or above it, else itself."""
+    files = (item for item in (path, *path.parents) if item.exists() and not item.is_dir())
+    return next(files, path)
 
 
 def _modified(path: Path) -> float:
