@@ -246,15 +246,12 @@ def _check_keys(node: DictConfig, path: str = "") -> None:
             _check_keys(child, f"{path}{key}.")
 
 
-def no_such_key(path: str, known: set[str]) -> UsageError:
-    """The error for a key outside the schema; `known` are the keys of its group."""
+def no_such_key(path: str, known: set[str], guess: str = "") -> UsageError:
+    """The error for a key outside the schema; `known` are its group's keys, `guess` a better hint."""
     group, _, key = path.rpartition(".")
-    prefix = f"{group}." if group else ""
-    guess = closest(key, known).replace("mean ", f"mean {prefix}") if known else ""
-    listed = ", ".join(sorted(known))
-    return UsageError(
-        f"{path}: no such key. Known{f' in {group}' if group else ''}: {listed}.{guess}"
-    )
+    prefix, place = (f"{group}.", f" in {group}") if group else ("", "")
+    guess = guess or closest(key, known).replace("mean ", f"mean {prefix}")
+    return UsageError(f"{path}: no such key. Known{place}: {', '.join(sorted(known))}.{guess}")
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -21,7 +21,11 @@ def has_cuda_device() -> bool:
 
 def is_local_path(path: str) -> bool:
     """Whether a model path means a place on this disk; otherwise it is a package file or a hub id."""
-    return Path(path).expanduser().exists() or path.startswith(("/", "./", "../", "~"))
+    return exists(path) or path.startswith(("/", "./", "../", "~"))
+
+
+def exists(path: str) -> bool:
+    return Path(path).expanduser().exists()
 
 
 def package_file(source: str) -> Path | None:

