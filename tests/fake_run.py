@@ -29,6 +29,7 @@ from growpage.config import (
     Stage,
 )
 from growpage.engine.config import EngineConfig
+from growpage.engine.events import CapacityEvent, EventKind
 from growpage.engine.request import (
     CapacityCounters,
     EngineStats,
@@ -89,6 +90,7 @@ class FakeEngine:
         self._stats = EngineStats(num_pages=64)
         self._crash_at = int(os.environ.get("FAKE_CRASH_AT", "-1"))
         self._step_s = float(os.environ.get("FAKE_STEP_S", "0"))
+        self._events: list[CapacityEvent] = []
         self.is_shut_down = False
 
     def add_request(self, request: Request) -> None:
@@ -124,6 +126,10 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         return replace(self._stats)
 
+    def take_events(self) -> list[CapacityEvent]:
+        events, self._events = self._events, []
+        return events
+
     def describe(self) -> dict[str, Any]:
         return {"device": "none", "kernel_path": "scripted"}
 
@@ -149,6 +155,17 @@ class FakeEngine:
         metrics.peak_capacity_tokens = 80
         metrics.counters = CapacityCounters(grow=self._num_decisions, compress=1, warmup_pages=3)
         self._stats.counters.add(metrics.counters)
+        self._events.append(
+            CapacityEvent(
+                step=self._stats.num_steps,
+                request_id=request.request_id,
+                kind=EventKind.COMPRESS,
+                position=64,
+                num_pages_before=4,
+                num_pages_after=4,
+                delta=-0.01,
+            )
+        )
         return RequestOutput(
             request_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,

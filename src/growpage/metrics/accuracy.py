@@ -131,7 +131,7 @@ def wilson_interval(rate: float, count: int) -> tuple[float, float]:
 
 def t_quantile(degrees: int) -> float:
     """Two-sided 95 % point of Student's t."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
+    from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + _CONFIDENCE) / 2))
 

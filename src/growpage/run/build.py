@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark
 from growpage.config import Config
-from growpage.errors import unknown
+from growpage.errors import UsageError, unknown
 from growpage.grade.base import Grader
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ def build_backend(config: Config) -> "tuple[Backend, ChatTokenizer, LoadedModel 
         revision=config.model.revision,
         seed=config.seed,
     )
+    if model.tokenizer is None:
+        raise UsageError(
+            f"model.path={config.model.path}: no tokenizer. Put tokenizer.json beside the weights."
+        )
     engine = GrowpageEngine(model, config.engine, config.policy)
     return engine, model.tokenizer, model
 

@@ -111,5 +111,5 @@ def check_same_prompts(samples: Mapping[SampleKey, SampleRow], hashes: Mapping[s
 
 
 def _content(fingerprint: str) -> str:
-    """The part of a fingerprint that speaks of content: the size in "size=… mtime=…"."""
-    return fingerprint.split(" mtime=")[0]
+    """The part of a fingerprint that speaks of content: "sha256:…", or "size:…" of a large file."""
+    return fingerprint.split(",mtime_ns:")[0]
