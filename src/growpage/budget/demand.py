@@ -56,7 +56,8 @@ def entropy_ratio(attention: Tensor) -> Tensor:
     if num_tokens == 1:
         return torch.ones(attention.shape[0], device=attention.device)
     entropy = torch.special.entr(attention).sum(-1) / math.log(num_tokens)
-    return entropy.mean((1, 2))
+    mean: Tensor = entropy.mean((1, 2))
+    return mean
 
 
 def demand_ratios(attention: Tensor, metric: DemandMetric, mass: float) -> tuple[float, float]:

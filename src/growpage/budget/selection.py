@@ -42,10 +42,11 @@ def _lift_local(scores: Tensor, page_size: int, k_loc: int) -> Tensor:
     num_candidates = scores.shape[-1]
     padding = -num_candidates % page_size
     paged = torch.nn.functional.pad(scores, (0, padding), value=-torch.inf)
-    paged = paged.unflatten(-1, (-1, page_size))
+    paged = paged.view(*scores.shape[:2], -1, page_size)
     best = _newest_first_ranking(paged)[..., :k_loc]
     # Padding is "newest" among equal scores but never equal: candidates are finite.
-    return paged.scatter(-1, best, torch.inf).flatten(-2)[..., :num_candidates]
+    lifted: Tensor = paged.scatter(-1, best, torch.inf).flatten(-2)
+    return lifted[..., :num_candidates]
 
 
 def _newest_first_ranking(scores: Tensor) -> Tensor:
