@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -68,10 +69,8 @@ class GgufFile:
         self.path = path
         if importlib.util.find_spec("gguf") is None:
             raise UsageError(f"{path.name}: reading it needs the package gguf. Run: {EXTRA}")
-        import gguf
-
         try:
-            self._reader = gguf.GGUFReader(path)
+            self._reader = _reader(path)
         except (ValueError, KeyError, IndexError, OSError) as error:
             raise UsageError(
                 f"{path}: not a readable GGUF file ({error}). Install or download it again."
@@ -179,6 +178,22 @@ class GgufFile:
     def _optional(self, key: str) -> Any:
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
+
+
+def _reader(path: Path) -> Any:
+    """The library's reader over a plain array: numpy's memmap class makes each slice slow."""
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        @property
+        def data(self) -> Any:
+            return self._data
+
+        @data.setter
+        def data(self, mapped: Any) -> None:
+            self._data = np.asarray(mapped)
+
+    return Reader(path)
 
 
 def _unpermuted(weights: Tensor, num_heads: int) -> Tensor:
