@@ -39,6 +39,7 @@ class Progress:
         self._rate = TokenRate()
         self._live: Live | None = None
         self._started = self._last = time.monotonic()
+        self._rate.add(self._started, 0)
 
     def __enter__(self) -> "Progress":
         if self._is_live:
