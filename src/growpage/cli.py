@@ -177,11 +177,13 @@ def _compose(arguments: Sequence[str]) -> DictConfig | None:
         raise UsageError(f"{CONFIG_FOLDER} is missing: install from a checkout (pip install -e .).")
     register_schemas()
     composed: list[DictConfig] = []
+    rows: dict[str, str] = {}
     stopped: list[int] = []
 
     def task(config: DictConfig) -> int:
         if HydraConfig.get().mode is RunMode.RUN:
             composed.append(config)
+            rows.update(HydraConfig.get().sweeper.get("params") or {})
             return 0
         if not stopped:
             status = _sweep_job(config)
@@ -190,13 +192,23 @@ def _compose(arguments: Sequence[str]) -> DictConfig | None:
             stopped.append(status)
         return stopped[0]
 
-    program = hydra.main(config_path=str(CONFIG_FOLDER), config_name="config", version_base="1.3")
+    program = hydra.main(config_path=str(CONFIG_FOLDER), config_name="config", **_hydra_settings())
     with _hydra_raises(), _argv(arguments):
         try:
             program(task)()
         except (ValueError, AssertionError) as error:  # Hydra's own, about its flags
             raise UsageError(" ".join(str(error).split())) from error
+    if rows:
+        text = " ".join(f"{key}={value}" for key, value in rows.items())
+        raise UsageError(f"This experiment runs several jobs ({text}). Add -m to run them.")
     return composed[0] if composed else None
+
+
+def _hydra_settings() -> dict[str, Any]:
+    """What 1.3 and 1.4 want to be told: the behaviour to keep, and the one `_target_` of ours."""
+    if hydra.__version__.startswith("1.3."):
+        return {"version_base": "1.3"}
+    return {"execution_whitelist": ["growpage.cli.SweepCallback"]}
 
 
 @contextmanager
@@ -267,6 +279,7 @@ class SweepCallback(Callback):
     def __init__(self) -> None:
         self._jobs: list[SweepJob] = []
         self._returns: list[int] = []
+        self._has_started = False
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
@@ -279,10 +292,12 @@ class SweepCallback(Callback):
             raise SystemExit(_FAILED) from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        if self._jobs:
+        if self._has_started:
             self._returns.append(job_return.return_value)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if not self._has_started:  # Hydra 1.4 calls this after our own exit, too
+            return
         if status := print_summary(self._jobs, self._returns):
             raise SystemExit(status)
 
@@ -309,6 +324,7 @@ class SweepCallback(Callback):
             raise SystemExit(0)
         print(f"sweep of {len(self._jobs)} jobs, all checked", flush=True)
         hydra_instance.config_loader = loader
+        self._has_started = True
         if config.hydra.sweep.dir == ".":  # where Hydra puts its multirun.yaml
             config.hydra.sweep.dir = str(record_folder(self._jobs[0].config))
 
