@@ -1,4 +1,8 @@
-"""Rotary position embedding, plain or scaled (linear, llama3, YaRN), as `transformers` has it."""
+"""Rotary position embedding, plain or scaled (linear, llama3, YaRN), as `transformers` has it.
+
+The order of the float32 operations is theirs too: at position 100,000 one unit in the last place of
+a frequency turns a pair by up to 0.01 rad.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -123,9 +127,12 @@ def apply(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _plain(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device="cpu").float() / head_dim
-    inv_freq: Tensor = 1.0 / (theta**exponent)
+    inv_freq: Tensor = 1.0 / (theta ** _exponents(head_dim))
     return inv_freq
+
+
+def _exponents(head_dim: int) -> Tensor:
+    return torch.arange(0, head_dim, 2, dtype=torch.int64, device="cpu").float() / head_dim
 
 
 def _linear(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
@@ -137,7 +144,7 @@ def _llama3(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """Llama 3.1: long waves are slowed down by `factor`, short ones kept, the rest interpolated."""
     assert scaling is not None
     inv_freq = _plain(head_dim, theta, None)
-    turns = scaling.original_max_position_embeddings * inv_freq / (2 * math.pi)
+    turns = scaling.original_max_position_embeddings / (2 * math.pi / inv_freq)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     keep = ((turns - low) / (high - low)).clamp(0.0, 1.0)
     return keep * inv_freq + (1 - keep) * inv_freq / scaling.factor
@@ -157,8 +164,10 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     width = high - low if high != low else 0.001
-    slow = ((torch.arange(head_dim // 2, device="cpu").float() - low) / width).clamp(0.0, 1.0)
-    return slow * inv_freq / scaling.factor + (1 - slow) * inv_freq
+    ramp = ((torch.arange(head_dim // 2, device="cpu").float() - low) / width).clamp(0.0, 1.0)
+    keep = 1 - ramp
+    slowed = 1.0 / (scaling.factor * theta ** _exponents(head_dim))
+    return slowed * (1 - keep) + inv_freq * keep
 
 
 def _attention_factor(entry: Mapping[str, Any], factor: float) -> float:
