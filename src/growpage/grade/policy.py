@@ -1,0 +1,70 @@
+"""What counts as the same answer: the table of graders.md §5, one field a decision.
+
+A lenient acceptance leaves a flag on its verdict. Fields named `accept_…` refuse what carries their flags when
+they are false; the others change the comparison itself.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from growpage.errors import require
+
+MARK_FLAGS = tuple(
+    f"{mark}_{change}"
+    for mark in ("unit", "variable", "base", "modulus")
+    for change in ("added", "omitted")
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class MathPolicy:
+    """The defaults are the project's; another choice gives another grader version."""
+
+    accept_answer_in_reasoning: bool = False  # a box that stands only inside the think block
+    accept_truncated: bool = True  # a closed box of an output that hit its token limit
+    accept_number_formats: bool = True  # 073 and 73.0 and 7,300 for 73, 73 and 7300
+    accept_marks: bool = True  # unit, currency, degree, percent, base, "x =" left out or added
+    accept_unreduced: bool = True  # 6/4, 2^{10}, 1/\sqrt{2}
+    accept_mixed_numbers: bool = True  # 3\frac12 for 7/2
+    accept_bare_tuples: bool = True  # 1,2 for (1,2)
+    accept_inequalities: bool = True  # x>2 for (2,\infty)
+    accept_scaled_equations: bool = True  # 2x+2y=4 for x+y=2
+    accept_choice_labels: bool = True  # (C) 12 for 12 or for (C)
+    percent_scales: bool = False  # 28\% is 0.28
+    radians_answer_degrees: bool = False  # \pi/2 for 90^\circ
+    tolerance: float = 0.0  # relative, for a decimal against any number; 0: exact
+    any_of_several: bool = False  # "5 or 6" answers 5
+    lists_are_ordered: bool = False
+    interval_ends_matter: bool = True
+    matrix_brackets_matter: bool = False
+    case_matters: bool = False  # in words
+
+    def __post_init__(self) -> None:
+        require(0.0 <= self.tolerance < 1.0, "grader.policy.tolerance", self.tolerance, "in [0, 1)")
+
+    def sha8(self) -> str:
+        """Eight hex digits that change with any decision."""
+        content = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+    def refused(self, flag: str) -> bool:
+        """Whether an acceptance under this flag is not allowed."""
+        return not getattr(self, _FIELD_OF_FLAG[flag]) if flag in _FIELD_OF_FLAG else False
+
+
+_FIELD_OF_FLAG = {
+    **dict.fromkeys(MARK_FLAGS, "accept_marks"),
+    "answer_in_reasoning_only": "accept_answer_in_reasoning",
+    "truncated": "accept_truncated",
+    "number_format": "accept_number_formats",
+    "unreduced": "accept_unreduced",
+    "unevaluated": "accept_unreduced",
+    "unrationalised": "accept_unreduced",
+    "mixed_number": "accept_mixed_numbers",
+    "bare_tuple": "accept_bare_tuples",
+    "inequality": "accept_inequalities",
+    "scaled_equation": "accept_scaled_equations",
+    "choice_label_added": "accept_choice_labels",
+    "choice_value_added": "accept_choice_labels",
+}
