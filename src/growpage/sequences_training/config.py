@@ -21,7 +21,7 @@ class DataConfig:
     max_items: int = 128
     max_steps: int = 120
     max_phases: int = 3
-    buckets: list[int] = field(default_factory=lambda: [256, 384, 512, 768, 1024, 1536])  # tokens
+    buckets: list[int] = field(default_factory=lambda: [256, 384, 512, 768, 1024, 1536, 2048])
 
     def __post_init__(self) -> None:
         require(self.num_problems >= 1, "data.num_problems", self.num_problems, ">= 1")
@@ -199,17 +199,16 @@ def _apply(values: dict[str, Any], override: str) -> None:
 def _build(kind: type[Any], values: object, prefix: str) -> Any:
     if not isinstance(values, dict):
         raise UsageError(f"{prefix or 'config'}: must be a section with keys, not {values!r}.")
-    known = {item.name: item for item in fields(kind)}
+    default = kind()
+    known = [item.name for item in fields(kind)]
     arguments = {}
     for key, value in values.items():
         if key not in known:
             raise unknown(f"{prefix}key", str(key), known)
         section = _SECTIONS.get(key) if not prefix else None
         arguments[key] = _build(section, value, f"{key}.") if section else value
-    built = kind(**arguments)
-    for name in known:
-        _check_type(f"{prefix}{name}", getattr(built, name), getattr(kind(), name))
-    return built
+        _check_type(f"{prefix}{key}", arguments[key], getattr(default, key))
+    return kind(**arguments)
 
 
 def _check_type(key: str, value: object, default: object) -> None:

@@ -166,11 +166,11 @@ def _cut(ids: list[int], most: int) -> list[int]:
 
 
 class DenseCache:
-    """Keys and values of a batch, [layers, B, limit, heads, D] each, at most `limit` tokens a row."""
+    """Keys and values of a batch, [layers, B, heads, limit, D] each, at most `limit` tokens a row."""
 
     def __init__(self, model: Reasoner, batch: int, limit: int, device: torch.device) -> None:
         shape = model.shape
-        size = (shape.num_layers, batch, limit, shape.num_kv_heads, shape.head_dim)
+        size = (shape.num_layers, batch, shape.num_kv_heads, limit, shape.head_dim)
         self._model = model
         self._keys = torch.zeros(size, device=device)
         self._values = torch.zeros(size, device=device)
@@ -183,8 +183,8 @@ class DenseCache:
         self._longest = length
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer, :, :length] = k
-            self._values[layer, :, :length] = v
+            self._keys[layer, :, :, :length] = k.transpose(1, 2)
+            self._values[layer, :, :, :length] = v.transpose(1, 2)
             return dense_attention(q, k, v, None)
 
         positions = self._positions[:length].expand(batch, length)
@@ -201,10 +201,10 @@ class DenseCache:
         bias = torch.where(visible, 0.0, float("-inf"))[:, None, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer, rows, positions] = k[:, 0]
-            self._values[layer, rows, positions] = v[:, 0]
+            self._keys[layer, rows, :, positions] = k[:, 0]
+            self._values[layer, rows, :, positions] = v[:, 0]
             return grouped_attention(
-                q, self._keys[layer, :, :used], self._values[layer, :, :used], bias
+                q, self._keys[layer, :, :, :used], self._values[layer, :, :, :used], bias
             )
 
         hidden, _ = self._model(
@@ -215,12 +215,11 @@ class DenseCache:
 
 
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention of one query a row without copies of keys: q [B,1,H,D], k, v [B,S,K,D], bias [B,1,1,S]."""
+    """Attention of one query a row without copies of keys: q [B,1,H,D], k, v [B,K,S,D], bias [B,1,1,S]."""
     batch, _, num_heads, size = q.shape
-    grouped = q.view(batch, k.shape[2], -1, size)
-    scores = torch.einsum("bkgd,bskd->bkgs", grouped, k) * size**-0.5 + bias
-    mixed = torch.einsum("bkgs,bskd->bkgd", scores.softmax(dim=-1), v)
-    return mixed.reshape(batch, 1, num_heads, size)
+    grouped = q.view(batch, k.shape[1], -1, size)
+    scores = grouped @ k.transpose(2, 3) * size**-0.5 + bias
+    return (scores.softmax(dim=-1) @ v).reshape(batch, 1, num_heads, size)
 
 
 def demand_rows(

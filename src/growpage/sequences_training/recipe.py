@@ -207,13 +207,14 @@ class Clock:
         self._num_steps = num_steps
         self._left = seconds_left
         self._left_at_look = math.nan
+        self._was_late = False
         self._speed = 1.0
         self._progress = 0.0
         self._step = 0
 
     def progress(self, step: int) -> float:
         """In [0, 1]; never falls. While time suffices it is step / num_steps, which makes runs repeatable."""
-        if self._speed == 1.0 and self._progress * self._num_steps == self._step:
+        if not self._was_late:
             self._progress = step / self._num_steps
         else:
             self._progress += (step - self._step) * self._speed / self._num_steps
@@ -235,6 +236,7 @@ class Clock:
         steps_left = max(left / pace, 1.0)
         needed = (1.0 - self._progress) * self._num_steps / steps_left
         self._speed = needed if needed > 1.03 else 1.0  # the pace is noisy
+        self._was_late |= self._speed > 1.0
 
 
 class Interval:
