@@ -219,7 +219,8 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     batch, _, num_heads, size = q.shape
     grouped = q.view(batch, k.shape[1], -1, size)
     scores = grouped @ k.transpose(2, 3) * size**-0.5 + bias
-    return (scores.softmax(dim=-1) @ v).reshape(batch, 1, num_heads, size)
+    mixed: Tensor = scores.softmax(dim=-1) @ v
+    return mixed.reshape(batch, 1, num_heads, size)
 
 
 def demand_rows(
