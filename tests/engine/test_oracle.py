@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from growpage.engine.models.loader import LoadedModel, load_model
 
 from growpage.budget.base import CapacityPolicy, RetentionCandidates
 from growpage.budget.coverage import Coverage
@@ -17,6 +16,7 @@ from growpage.budget.shrink import Shrink
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.engine import Engine
 from growpage.engine.events import EventKind
+from growpage.engine.models.loader import LoadedModel, load_model
 from growpage.engine.request import Request, SamplingParams
 from tests.oracle import Recorder, worst_difference
 from tests.tiny_models import make_tiny

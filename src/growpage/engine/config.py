@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
-from growpage.errors import require
+from growpage.errors import require, unknown
 
 
 class Admission(str, Enum):
@@ -18,6 +19,18 @@ class Admission(str, Enum):
 class PreemptMode(str, Enum):
     swap = "swap"
     recompute = "recompute"
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def _member(kind: type[E], key: str, value: E | str) -> E:
+    """An enum member from itself or, as `LLM(...)` takes it, from its name."""
+    if isinstance(value, kind):
+        return value
+    if value not in kind.__members__:
+        raise unknown(key, str(value), kind.__members__)
+    return kind[str(value)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +56,8 @@ class EngineConfig:
     num_threads: int | None = None  # torch CPU threads; None: all cores
 
     def __post_init__(self) -> None:
+        self.admission = _member(Admission, "engine.admission", self.admission)
+        self.preempt_mode = _member(PreemptMode, "engine.preempt_mode", self.preempt_mode)
         page = self.page_size
         require(
             page is None or (page >= 4 and page & (page - 1) == 0),
