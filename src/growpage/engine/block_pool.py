@@ -103,7 +103,11 @@ class BlockPool:
     def register(self, page: int, content: bytes) -> None:
         """Make a written, full page findable. The first page with a content keeps it."""
         assert self._num_references[page] > 0, f"page {page} has no owner"
-        if self.enable_prefix_caching and self._hash_of[page] is None and content not in self._page_of:
+        if (
+            self.enable_prefix_caching
+            and self._hash_of[page] is None
+            and content not in self._page_of
+        ):
             self._page_of[content] = page
             self._hash_of[page] = content
 

@@ -8,7 +8,10 @@ from growpage.errors import require, unknown
 
 
 class Admission(str, Enum):
-    """Free pages needed to admit a request (docs/algorithm.md §2); `auto` is `budget` for fixed policies, else `initial`."""
+    """Free pages that admit a request (docs/algorithm.md §6): its prompt's, P0 or its budget.
+
+    `auto` is `budget` for a fixed policy, else `initial`.
+    """
 
     auto = "auto"
     prompt = "prompt"

@@ -47,5 +47,6 @@ class KVCache:
     def scatter(self, pages: Sequence[int], tokens: Tensor) -> None:
         """Write whole pages: tokens [L, 2, len(pages) * b, H, d]."""
         index = torch.tensor(pages, dtype=torch.int64, device=self.data.device)
-        paged = tokens.unflatten(2, (len(pages), self.page_size))
+        num_layers, _, _, *head = tokens.shape
+        paged = tokens.reshape(num_layers, 2, len(pages), self.page_size, *head)
         self.data.index_copy_(2, index, paged.to(self.data.dtype))
