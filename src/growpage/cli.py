@@ -27,7 +27,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from growpage.budget.registry import POLICIES
 from growpage.cli_errors import CHOICE_GROUPS, USER_ERRORS, explain
@@ -57,6 +57,7 @@ _FLAGS = {
     "--config-name": True, "-cn": True, "--config-path": True, "-cp": True,
     "--config-dir": True, "-cd": True,
 }  # fmt: skip
+_OPTIONAL = ("--info", "-i")  # may stand alone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,8 +121,12 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if name not in _FLAGS:
             raise UsageError(f"{item}: unknown flag.{closest(name, _FLAGS)} See --help.")
         flags.append(item)
-        if _FLAGS[name] and not value and rest and not rest[0].startswith("-"):
+        if not _FLAGS[name] or value:
+            continue
+        if rest and not rest[0].startswith("-") and (name not in _OPTIONAL or "=" not in rest[0]):
             flags.append(rest.pop(0))
+        elif name not in _OPTIONAL:
+            raise UsageError(f"{item}: a value must follow. See --hydra-help.")
     return flags, overrides
 
 
@@ -331,7 +336,8 @@ class SweepCallback(Callback):
 
 def expand(config: DictConfig, loader: ConfigLoaderImpl) -> list[list[str]]:
     """The overrides of each job of a sweep, as Hydra's basic sweeper will make them."""
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    rows = OmegaConf.select(config, "hydra.sweeper.params") or {}
+    params = [f"{key}={value}" for key, value in rows.items()]
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
     return BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]

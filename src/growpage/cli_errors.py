@@ -21,11 +21,13 @@ USER_ERRORS = (UsageError, HydraException, OmegaConfBaseException)
 CHOICE_GROUPS = ("debug", "experiment")  # groups that set keys of other groups
 
 _TYPE_WORDS = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
+_NOISE = ("See https://", "To append to your", "Config search path", "provider=")
 _OVERRIDE = re.compile(r"(?:To append to your config use \+|Error merging override )(.*)")
 _NOT_CONVERTIBLE = re.compile(r"could not be converted to (\w+)")
 _NOT_IN_ENUM = re.compile(r"expected one of \[(.*)\]")
 _IS_NULL = re.compile(r"is not Optional|Incompatible value 'None'")
 _EXISTS = re.compile(r"An item is already at '(.*)'")
+_NOT_A_CHOICE = re.compile(r"Could not override '(.*?)'\. No match in the defaults list")
 _SEVERAL = re.compile(r"Ambiguous value for argument '(.*)'")
 _OPTIONS_OF = re.compile(r"Available options in '(.*)'")
 _DEREFERENCED = re.compile(r"While dereferencing interpolation '(.*?)': (.*)")
@@ -61,7 +63,7 @@ def _missing_option(error: MissingConfigException) -> str:
     """`policy=growpag`, `experiment=tabel8`, `--config-name=foo`."""
     match, file = _OPTIONS_OF.search(str(error)), error.missing_cfg_file or ""
     if match is None:
-        return _one_line(str(error).split("Config search path")[0])
+        return _one_line(str(error))
     return str(unknown(match[1], file.removeprefix(f"{match[1]}/"), error.options or ()))
 
 
@@ -111,6 +113,8 @@ def _elsewhere(key: str, value: str) -> str:
 def _hydra_error(text: str) -> str:
     if match := _SEVERAL.search(text):
         return f"{match[1]}: several values. Add -m to run one job for each."
+    if match := _NOT_A_CHOICE.search(text):
+        return _unknown_key(match[1], None, Config)
     if match := _EXISTS.search(text):
         return f"+{match[1]}: this key exists. Set it without the plus: {match[1]}=…"
     return _one_line(text)
@@ -118,4 +122,4 @@ def _hydra_error(text: str) -> str:
 
 def _one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()]
-    return " ".join(line for line in lines if line and not line.startswith("See https://"))
+    return " ".join(line for line in lines if line and not line.startswith(_NOISE))

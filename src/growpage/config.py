@@ -364,7 +364,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _absolute_model(path: str) -> str:
-    return str(_absolute(path)) if host.is_local_path(path) else path
+    return str(_absolute(path)) if path and host.is_local_path(path) else path
 
 
 # ---- the run's name --------------------------------------------------------------------------------
@@ -386,11 +386,16 @@ OUTSIDE_HASH = frozenset(
 
 def config_hash(config: Config) -> str:
     """8 hex digits over the effective values that change samples or timing, and nothing else."""
+    return _digest(hashed_values(config))
+
+
+def hashed_values(config: Config) -> dict[str, Any]:
+    """What `config_hash` covers; a local file of questions stands there as its SHA-256."""
     resolved = resolve(config)
     values = _without(to_dict(resolved), OUTSIDE_HASH)
     if resolved.bench.path is not None:
         values["bench"]["sha256"] = _file_sha256(resolved.bench.path)
-    return _digest(values)
+    return values
 
 
 def grader_hash(config: Config) -> str:

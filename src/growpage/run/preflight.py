@@ -80,6 +80,7 @@ def _check_device(config: Config) -> None:
 
 
 def _check_model(model: ModelConfig, device: str) -> None:
+    require(bool(model.path), "model.path", model.path, "a folder, a .gguf file or a hub id")
     if model.path.startswith("gguf:"):
         _check_package(model)
     elif host.is_local_path(model.path):
