@@ -3,6 +3,7 @@
 import json
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,13 +52,18 @@ def verdict(correct: bool, version: str = "1") -> VerdictRow:
     )
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """No file of this process may exceed 600 bytes; holds for root too."""
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file of this process may exceed 600 bytes; holds for root too.
+
+    Only around the writes: pytest's own output may be a file as well.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-    yield 600
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def write_rows(path: Path, *rows: SampleRow) -> None:
@@ -153,12 +159,13 @@ def test_first_sample_of_a_key_wins_and_last_verdict_does() -> None:
     assert list(last_by_key([verdict(False), verdict(True)]).values()) == [verdict(True)]
 
 
-def test_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, small_files: int) -> None:
+def test_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     file = AppendFile(path)
     file.append({"text": "x" * 300})
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"samples\.jsonl: File too large.*ulimit"):
+    too_large = pytest.raises(StoreError, match=r"samples\.jsonl: File too large.*ulimit")
+    with too_large, small_files():
         file.append({"text": "y" * 500})
     assert path.read_bytes() == before
     file.append({"text": "short"})  # and it goes on when there is room
@@ -166,11 +173,9 @@ def test_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, small_files:
     assert len(read_records(path)) == 2
 
 
-def test_rows_of_one_call_are_written_together_or_not_at_all(
-    tmp_path: Path, small_files: int
-) -> None:
+def test_rows_of_one_call_are_written_together_or_not_at_all(tmp_path: Path) -> None:
     file = AppendFile(tmp_path / "events.jsonl")
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError), small_files():
         file.append({"text": "x" * 400}, {"text": "y" * 400})
     file.close()
     assert (tmp_path / "events.jsonl").read_bytes() == b""
