@@ -199,6 +199,7 @@ class FakeGrader:
             reason="compared",
             extracted=found,
             rule="parity",
+            flags=("whole_output_right" if found == "1" else "whole_output_wrong",),
         )
 
 

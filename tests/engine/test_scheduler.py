@@ -126,6 +126,14 @@ def test_pages_are_conserved_and_every_request_ends(
     assert totals.fallback <= totals.grow
 
 
+def test_admission_by_p0_never_asks_for_more_than_the_budget() -> None:
+    policy = Fixed(budget_tokens=12, num_protected_tokens=0)
+    scheduler = Scheduler(policy, _config(num_pages=3, admission=Admission.initial))
+    scheduler.add(_request("a", (1,), max_tokens=12))
+    (output,) = _finish_all(scheduler, max_steps=50)
+    assert len(output.token_ids) == 12
+
+
 def test_growth_without_a_free_page_falls_back_to_compression_once() -> None:
     class AlwaysGrow(EvictingPolicy):
         NAME = "always-grow"

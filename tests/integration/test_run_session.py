@@ -204,6 +204,8 @@ def test_numbers_of_a_run_come_from_its_samples(tmp_path: Path) -> None:
     is_cut = frame["finish_reason"] == "length"
     assert metrics["shares"]["truncated"] == is_cut.mean() > 0
     assert metrics["shares"]["no_answer"] == is_cut.mean()
+    lenient = [row[0] == "whole_output_right" for row in frame["flags"] if "no_answer" not in row]
+    assert metrics["shares"]["whole_output_right"] == pytest.approx(sum(lenient) / len(lenient))
     assert metrics["capacity"]["avg_tokens"] == 64.0
     assert metrics["capacity"]["retained_tokens"] == 48.5
     assert metrics["events"]["totals"]["grow"] == 36

@@ -284,9 +284,10 @@ class Scheduler:
         prompt_pages = self._num_pages_for(num_prompt)
         if not isinstance(self.policy, EvictingPolicy) or self.config.admission is Admission.prompt:
             return prompt_pages
-        initial = self.policy.num_initial_pages
-        if self.config.admission is not Admission.initial and self.capacity.max_pages is not None:
-            initial = self.capacity.max_pages
+        initial, bound = self.policy.num_initial_pages, self.capacity.max_pages
+        if bound is not None:
+            by_initial = self.config.admission is Admission.initial
+            initial = min(initial, bound) if by_initial else bound
         at_most = self._num_pages_for(num_prompt + self.max_new_tokens(request))
         return max(prompt_pages, min(initial, at_most))
 

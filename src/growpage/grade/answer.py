@@ -114,14 +114,14 @@ def words_of(answer: Answer) -> str | None:
 def _answer(tokens: Sequence[Token]) -> Answer:
     parts = _split(tokens, lambda token: token.is_sym(",", ";") or token.is_word("and", "or"))
     if len(parts) > 1:
-        if len(parts[-1]) == 0:
-            raise Unreadable("a comma at the end")
-        items = tuple(_single(part) for part in parts if len(part) > 0)
+        items = tuple(_single(part) for part in parts)
         return _inequalities(items) or Listing(items=items)
     return _single(tokens)
 
 
 def _single(tokens: Sequence[Token]) -> Answer:
+    if len(tokens) == 0:
+        raise Unreadable("an empty part")
     errors: list[Unreadable] = []
     for reading in (_relation, _united, _matrix, _bracketed, _parts, _value, _choice, _words):
         try:
@@ -148,15 +148,24 @@ def _relation(tokens: Sequence[Token]) -> Answer | None:
         for name, rest in ((sides[0], sides[1]), (sides[1], sides[0])):
             if is_name(name) and (operators == ["="] or name is sides[0]):
                 return _named(name_text(name), _single(rest))
-    if operators[0] == "=" and is_name(sides[0]) and set(operators) == {"="}:
-        values = tuple(parse_expression(side) for side in sides[1:])
-        equation = Relation(sides=values, operators=("=",) * (len(values) - 1))
-        return equation if len(values) > 1 else Value(node=values[0])
+    if set(operators) == {"="}:
+        return _equalities(sides)
     if "in" in operators:
         raise Unreadable("membership of what is no name")
     return Relation(
         sides=tuple(parse_expression(side) for side in sides), operators=tuple(operators)
     )
+
+
+def _equalities(sides: list[Sequence[Token]]) -> Answer:
+    """x = y = 5 is a value with a name; x = 2^3 = 8 and 2^3 = 8 say that all values are the answer."""
+    name = name_text(sides[0]) if is_name(sides[0]) else None
+    while len(sides) > 1 and is_name(sides[0]):
+        sides = sides[1:]
+    if len(sides) == 1 and name is not None:
+        return _named(name, _single(sides[0]))
+    values = tuple(parse_expression(side) for side in sides)
+    return Relation(sides=values, operators=("=",) * (len(values) - 1))
 
 
 def _sides(tokens: Sequence[Token]) -> tuple[list[Sequence[Token]], list[str]]:

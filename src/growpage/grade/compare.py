@@ -4,6 +4,7 @@ Everything here is exact and bounded. What needs numbers of many digits is asked
 (in the run's own process) `NeedsWorker` says so, and a worker does the whole comparison again.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -32,6 +33,7 @@ from growpage.grade.exact import (
     rational_value,
 )
 from growpage.grade.expression import Node, integer
+from growpage.grade.guards import is_guarded, spells_a_set
 from growpage.grade.marks import NO_MARKS, Marks
 from growpage.grade.policy import MathPolicy
 from growpage.grade.text import clean, translate_signs
@@ -54,7 +56,7 @@ class Irrational(Protocol):
     def close(self, gold: Node, answer: Node, tolerance: float) -> bool: ...
 
     def texts_equal(self, gold: str, answer: str) -> bool | None:
-        """math-verify on the texts as they stand; None when its guards refuse them."""
+        """math-verify on texts that its guards let through; None when it cannot read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +90,8 @@ def reads_as_answer(text: str) -> bool:
         answer = parse_answer(text)
     except Unreadable:
         return False
-    except TooLarge:
-        return True
+    except (TooLarge, RecursionError):
+        return False
     return not isinstance(answer, Words) or len(answer.text.split()) <= 3
 
 
@@ -122,8 +124,9 @@ def _under(policy: MathPolicy, rule: str, flags: Sequence[str]) -> Comparison:
 
 
 def _plain(text: str) -> str:
-    """Without white space and delimiters; the exact-text step looks no further."""
-    return "".join(translate_signs(clean(text)).replace("$", "").split())
+    """Without delimiters, and without white space but where it may part two numbers."""
+    plain = translate_signs(clean(text)).replace("$", "").strip()
+    return re.sub(r"(?<![0-9,])\s+|\s+(?![0-9.])", "", plain)
 
 
 def _parsed(
@@ -141,22 +144,26 @@ def _parsed(
             if matcher.match(gold_tree, again):
                 return _under(policy, matcher.rule, sorted(matcher.flags))
         return Comparison(equal=False, rule=matcher.rule, reason=matcher.reason)
-    if _letters(gold) == _letters(answer) and not policy.case_matters:
+    is_text = gold_tree is None or isinstance(gold_tree, Words)
+    if is_text and not policy.case_matters and _letters(gold) == _letters(answer):
         return Comparison(equal=True, rule="words", reason="equal words")
     flags = ("parser_error",) if answer_tree is None else ()
-    if _is_integer(gold_tree):
-        # No expression outside the grammar is needed to write an integer.
-        return Comparison(
-            equal=False, rule="unreadable", reason="the answer cannot be read", flags=flags
-        )
-    if irrational is None:
-        raise NeedsWorker("an answer outside the grammar")
-    equal = irrational.texts_equal(gold, answer)
+    equal: bool | None = None
+    if _may_be_sets(gold, gold_tree, answer) and is_guarded(gold) and is_guarded(answer):
+        if irrational is None:
+            raise NeedsWorker("an answer outside the grammar")
+        equal = irrational.texts_equal(gold, answer)
     if equal:
         return Comparison(equal=True, rule="math_verify", reason="equal", flags=flags)
     reason = "different" if equal is False else "the answer cannot be read"
     rule = "math_verify" if equal is False else "unreadable"
     return Comparison(equal=False, rule=rule, reason=reason, flags=flags)
+
+
+def _may_be_sets(gold: str, gold_tree: Answer | None, answer: str) -> bool:
+    """Values need nothing outside the grammar; sets have spellings that it lacks."""
+    is_no_set = isinstance(gold_tree, (Value, Words, Parts, Matrix))
+    return not is_no_set and (spells_a_set(gold) or spells_a_set(answer))
 
 
 def _tree(text: str) -> Answer | None:
@@ -181,14 +188,7 @@ def _letters(text: str) -> str:
     plain = translate_signs(clean(text))
     for command in ("\\text", "\\mbox", "\\mathrm", "\\textbf", "\\mathbf", "bf", "rm"):
         plain = plain.replace(command + "{", "{")
-    return "".join(char for char in plain.casefold() if char not in " {}$().*~")
-
-
-def _is_integer(gold: Answer | None) -> bool:
-    if not isinstance(gold, Value):
-        return False
-    node = gold.node.args[0] if gold.node.op == "neg" else gold.node
-    return node.op == "num" and (node.value is None or node.value.denominator == 1)
+    return "".join(char for char in plain.casefold() if char not in " {}$()*~")
 
 
 class _Matcher:

@@ -118,8 +118,8 @@ class _Parser:
                 return self.mixed(left, self.factor())
             if token.kind == "num":
                 return self.slashed_mixed(left)
-        if token.kind == "num" and before.kind == "num":
-            raise Unreadable("two numbers side by side")
+        if token.kind == "num":
+            raise Unreadable("a number right after something else")  # x2, \frac{7}{4}1
         return _times(left, self.factor())
 
     def mixed(self, whole: Node, fraction: Node) -> Node:
@@ -130,7 +130,7 @@ class _Parser:
             if all(part is not None and part.denominator == 1 for part in parts):
                 assert top is not None
                 assert bottom is not None
-                if 0 < top < bottom:
+                if 0 < top < bottom and whole.value:
                     return Node("mixed", (whole, fraction))
             raise Unreadable("a number before an improper fraction")
         return _times(whole, fraction)
@@ -159,6 +159,8 @@ class _Parser:
         while True:
             if self.take("sym", "^"):
                 node = Node("pow", (node, self.script()))
+                if self.next_is("sym", "^"):
+                    raise Unreadable("a double superscript")
             elif self.take("sym", "!"):
                 if self.next_is("sym", "!"):
                     raise Unreadable("a double factorial")

@@ -86,13 +86,17 @@ def _in_name(tokens: Sequence[Token], index: int) -> bool:
     token = tokens[index]
     if token.kind in ("letter", "word"):
         return True
-    if token.kind == "num":  # in a subscript or as an argument: x_1, f(2)
+    if token.kind == "num":  # in a subscript or as an argument: x_1, f(2), P(X=2)
         before = tokens[index - 1] if index else None
-        in_argument = before is not None and before.is_sym("(", ",") and index > 1
-        return before is not None and (before.is_sym("_", "{") or in_argument)
+        in_argument = before is not None and index > 1 and before.is_sym("(", ",", "=", "<", ">")
+        return before is not None and (in_argument or before.is_sym("_", "{") or _is_order(before))
     if token.kind == "cmd":
-        return token.text in _NAME_COMMANDS
-    return token.is_sym("(", ")", "{", "}", ",", "_", "'")
+        return token.text in _NAME_COMMANDS or _is_order(token)
+    return token.is_sym("(", ")", "{", "}", ",", "_", "'", "=", "<", ">")
+
+
+def _is_order(token: Token) -> bool:
+    return token.is_cmd("le", "ge", "in")
 
 
 def _split_currency(tokens: Sequence[Token]) -> tuple[str | None, Sequence[Token]]:

@@ -50,27 +50,33 @@ class MathGrader:
         """One verdict an answer, in order. Never raises for anything a model wrote."""
         cases = [_Case(answer=answer) for answer in answers]
         for case in cases:
-            self._guarded(self._decide_here, case)
-        self._decide_in_workers([case for case in cases if case.verdict is None])
+            self._guarded(self._decide_here, [case])
+        self._guarded(self._decide_in_workers, [case for case in cases if case.verdict is None])
         if self._whole_output:
-            self._add_whole_output(cases)
+            self._guarded(self._add_whole_output, cases)
         return [self._finished(case) for case in cases]
 
     def close(self) -> None:
         """End the workers. The grader may be used again."""
         self._pool.close()
 
+    def _guarded(self, step: Callable[[Sequence[_Case]], None], cases: Sequence[_Case]) -> None:
+        """The boundary: our own failure is a verdict of its own, no exception and not "wrong"."""
+        try:
+            step(cases)
+        except Exception as error:
+            log.exception("grader failed problems=%d", len(cases))
+            for case in cases:
+                if case.verdict is None:
+                    case.verdict = _grader_error(f"{type(error).__name__}: {error}")
+
     # in this process
 
-    def _guarded(self, step: Callable[[_Case], None], case: _Case) -> None:
-        """The boundary: our own failure is a verdict of its own, never an exception and never "wrong"."""
-        try:
-            step(case)
-        except Exception as error:
-            log.exception("grader failed problem=%s", case.answer.problem.id)
-            case.verdict = _grader_error(f"{type(error).__name__}: {error}")
+    def _decide_here(self, cases: Sequence[_Case]) -> None:
+        for case in cases:
+            self._decide(case)
 
-    def _decide_here(self, case: _Case) -> None:
+    def _decide(self, case: _Case) -> None:
         answer = case.answer
         if answer.finish_reason == "length":
             case.flags.append("truncated")

@@ -70,9 +70,15 @@ class WorkerPool:
             _stop_all(self._workers)
 
     def _start(self, num_tasks: int) -> None:
-        """Bring the number of workers to what the tasks can use."""
+        """Bring the number of workers to what the tasks can use; fewer when the system refuses."""
+        for worker in [worker for worker in self._workers if worker.has_ended()]:
+            self._workers.remove(worker)
+            worker.kill()
         wanted = min(self._num_workers, num_tasks) - len(self._workers)
-        started = [_Worker(self._timeout_s, self._memory_gib) for _ in range(wanted)]
+        started: list[_Worker] = []
+        with contextlib.suppress(OSError):
+            for _ in range(wanted):
+                started.append(_Worker(self._timeout_s, self._memory_gib))
         for worker in started:
             if worker.await_ready():
                 self._workers.append(worker)
@@ -228,6 +234,9 @@ class _Worker:
     def ended_by(self, number: signal.Signals) -> bool:
         return self.exit_status() == -number
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def exit_status(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=5)
@@ -266,12 +275,13 @@ def serve() -> None:
 
     _limit_memory(limits["memory_bytes"])
     reply(b"ready\n")
-    for line in sys.stdin.buffer:
-        _limit_cpu(limits["timeout_s"])
-        answer = _answer(line)
+    while True:
+        answer = _next_answer(limits["timeout_s"])
+        if answer is None:
+            return
         reply(json.dumps(answer).encode() + b"\n")
         if answer["status"] == "memory":
-            return
+            return  # whatever is left of us is not worth keeping
 
 
 def _private_output() -> Callable[[bytes], None]:
@@ -314,9 +324,13 @@ def _set_limit(kind: int, limit: int) -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def _answer(line: bytes) -> dict[str, Any]:
-    """The boundary of a worker: every exception becomes an answer."""
+def _next_answer(timeout_s: float) -> dict[str, Any] | None:
+    """The boundary of a worker: every exception becomes an answer. None when the input ended."""
     try:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return None
+        _limit_cpu(timeout_s)
         return {"status": "done", "result": _TASKS[(task := json.loads(line))["kind"]](task)}
     except MemoryError:
         return {"status": "memory"}

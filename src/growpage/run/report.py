@@ -218,6 +218,7 @@ def _heading(view: RunView) -> str:
 ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("pass@1 %, 95 % interval", _accuracy_cell),
     ("questions × samples", _size_cell),
+    ("whole output (lenient) %", _share("whole_output_right")),
     ("truncated", _share("truncated")),
     ("no answer", _share("no_answer")),
     ("output tokens / request", _number("tokens", "output_per_request")),

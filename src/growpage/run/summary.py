@@ -74,11 +74,20 @@ def _accuracy(frame: "pd.DataFrame") -> dict[str, Any]:
 
 
 def _shares(frame: "pd.DataFrame") -> dict[str, Any]:
-    """Shares of all samples: cut off at their limit, without an answer; and what failed."""
+    """Shares of all samples: cut off at their limit, without an answer; and what failed.
+
+    `whole_output_right` is the lenient second number of graders.md §4.7, over the samples that have
+    it; None where it was not asked for.
+    """
     flags = [set(row) for row in frame["flags"]]
     return {
         "truncated": _mean(reason == "length" for reason in frame["finish_reason"]),
         "no_answer": _mean("no_answer" in row for row in flags),
+        "whole_output_right": _mean(
+            "whole_output_right" in row
+            for row in flags
+            if "whole_output_right" in row or "whole_output_wrong" in row
+        ),
         "num_grader_errors": sum("grader_error" in row for row in flags),
         "num_engine_errors": sum(reason == "error" for reason in frame["finish_reason"]),
         "flags": _count(name for row in flags for name in row),
