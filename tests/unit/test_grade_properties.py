@@ -5,8 +5,9 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growpage.grade.compare import Comparison, NeedsWorker, compare, reads_as_answer
+from growpage.grade.compare import Comparison, compare, reads_as_answer
 from growpage.grade.extraction import extract
+from growpage.grade.matcher import NeedsWorker
 from growpage.grade.policy import MathPolicy
 from growpage.grade.symbolic import SymbolicIrrational
 

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version as package_version
 
 from growpage.grade.base import Answer, Verdict
-from growpage.grade.compare import Comparison, NeedsWorker, compare, reads_as_answer
+from growpage.grade.compare import Comparison, compare, reads_as_answer
 from growpage.grade.extraction import Extraction, extract, extract_anywhere
+from growpage.grade.matcher import NeedsWorker
 from growpage.grade.policy import MathPolicy
 from growpage.grade.worker import Outcome, WorkerPool, compare_task, whole_output_task
 
