@@ -5,6 +5,7 @@ from collections.abc import Callable
 from growpage.bench.arithmetic import Arithmetic
 from growpage.bench.base import Benchmark
 from growpage.bench.math_datasets import Aime24, Amc23, Gsm8k, Math500
+from growpage.bench.sequences.benchmark import Sequences
 from growpage.bench.spec import BenchmarkSpec
 from growpage.errors import unknown
 
@@ -14,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[BenchmarkSpec], Benchmark]] = {
     "amc23": Amc23,
     "aime24": Aime24,
     "arithmetic": Arithmetic,
+    "sequences": Sequences,
 }
 
 

@@ -7,6 +7,7 @@ from growpage.errors import require, unknown
 from growpage.grade.base import Grader
 from growpage.grade.math import MathGrader
 from growpage.grade.policy import MathPolicy
+from growpage.grade.sequences import SequencesGrader
 
 
 class GraderSpec(Protocol):
@@ -49,4 +50,12 @@ def _math(config: GraderSpec) -> MathGrader:
     )
 
 
-GRADERS: dict[str, Callable[[GraderSpec], Grader]] = {"math": _math}
+def _sequences(_config: GraderSpec) -> SequencesGrader:
+    """Exact text: it needs no worker and has no settings."""
+    return SequencesGrader()
+
+
+GRADERS: dict[str, Callable[[GraderSpec], Grader]] = {
+    "math": _math,
+    "sequences": _sequences,
+}
