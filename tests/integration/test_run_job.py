@@ -1,4 +1,4 @@
-"""One job through its own processes: killed, interrupted, run twice, on full disks (hydra.md §4, §5)."""
+"""One job through its own processes: killed, interrupted, run twice, on full disks."""
 
 import json
 import os

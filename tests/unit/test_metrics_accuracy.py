@@ -1,4 +1,4 @@
-"""Accuracy and its interval on numbers worked out by hand (graders.md §8)."""
+"""Accuracy and its interval on numbers worked out by hand (docs/graders.md §6)."""
 
 import math
 

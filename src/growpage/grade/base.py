@@ -1,4 +1,4 @@
-"""The verdict and the protocol of a grader (graders.md §1). No torch."""
+"""The verdict and the protocol of a grader. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from growpage.bench.base import Problem
 class Verdict:
     """Whether one output answers its problem.
 
-    `extracted` is the answer that was compared, or None; `rule` names the comparison that decided. Flags:
-    no_answer, truncated, parser_error, answer_in_reasoning_only, timeout, grader_error, and one per lenient
-    acceptance. A failure of the grader itself carries the flag `grader_error`; it is never counted as wrong.
+    `extracted` is the answer that was compared, or None; `rule` names the comparison that decided.
+    docs/graders.md §1 lists rules and flags. A failure of the grader itself carries the flag
+    `grader_error`; it is never counted as wrong.
     """
 
     correct: bool

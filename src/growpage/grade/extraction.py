@@ -1,4 +1,4 @@
-"""The one answer that an output commits to, or none (graders.md §4). Linear in the length of the output."""
+"""The one answer that an output commits to, or none (docs/graders.md §2). Linear in the length of the output."""
 
 import re
 from collections.abc import Callable

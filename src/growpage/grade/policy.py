@@ -1,4 +1,4 @@
-"""What counts as the same answer: the table of graders.md §5, one field a decision.
+"""What counts as the same answer: one field a decision (docs/graders.md §3).
 
 A lenient acceptance leaves a flag on its verdict. Fields named `accept_…` refuse what carries their flags when
 they are false; the others change the comparison itself.

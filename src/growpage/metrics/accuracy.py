@@ -1,4 +1,4 @@
-"""Accuracy over questions and its uncertainty (graders.md §8). No torch, no pandas."""
+"""Accuracy over questions and its uncertainty (docs/graders.md §6). No torch, no pandas."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Capacity events: totals and per request (growpage.md §11; paper Tables 8 and 9). No torch."""
+"""Capacity events: totals and per request (docs/algorithm.md §8; paper Tables 8 and 9). No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

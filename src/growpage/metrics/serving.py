@@ -1,10 +1,10 @@
 """Serving speed with the definitions of vLLM's benchmark, from durations in seconds. No torch.
 
-TTFT: arrival to first token. E2EL: arrival to last token. TPOT: (E2EL - TTFT) / (output tokens -
-1), for requests with more than one. ITL: the gaps between output tokens, here their mean over all
-gaps and the longest one; other percentiles need every gap and are absent. `decode_throughput` is
-the paper's TPS: output tokens over wall clock from the first decode step to the end (growpage.md
-§11).
+TTFT: arrival to first token. E2EL: arrival to last token.
+TPOT: (E2EL - TTFT) / (output tokens - 1), for requests with more than one.
+ITL: the gaps between output tokens, here their mean over all gaps and the longest one; other
+percentiles need every gap and are absent.
+`decode_throughput` is the paper's TPS (docs/algorithm.md §8).
 """
 
 import math

@@ -76,7 +76,7 @@ def _accuracy(frame: "pd.DataFrame") -> dict[str, Any]:
 def _shares(frame: "pd.DataFrame") -> dict[str, Any]:
     """Shares of all samples: cut off at their limit, without an answer; and what failed.
 
-    `whole_output_right` is the lenient second number of graders.md §4.7, over the samples that have
+    `whole_output_right` is the lenient second number of docs/graders.md §6, over the samples that have
     it; None where it was not asked for.
     """
     flags = [set(row) for row in frame["flags"]]
@@ -104,7 +104,7 @@ def _tokens(frame: "pd.DataFrame") -> dict[str, Any]:
 
 
 def _capacity(frame: "pd.DataFrame", config: Config) -> dict[str, Any]:
-    """Means over requests of their time-averages, in tokens (growpage.md §11)."""
+    """Means over requests of their time-averages, in tokens (docs/algorithm.md §8)."""
     budget = getattr(config.policy, "budget_tokens", None)
     return {
         "avg_tokens": _mean(frame["avg_capacity_tokens"].dropna()),

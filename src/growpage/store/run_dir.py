@@ -20,7 +20,7 @@ _ORPHAN_WAIT_S = 15.0  # a worker whose parent was killed ends by itself within 
 
 
 class RunDir:
-    """Paths and life cycle of one run directory (architecture.md, "Run directory")."""
+    """Paths and life cycle of one run directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -2,7 +2,7 @@
 
 A sample is what generation made and is written once; a verdict can be given again by a newer
 grader. Times are seconds since the start of the session that made the sample, capacities are
-tokens (growpage.md §11).
+tokens (docs/algorithm.md §8).
 """
 
 from collections.abc import Mapping
