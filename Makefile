@@ -21,6 +21,7 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
@@ -28,6 +29,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 $(STAMP): pyproject.toml constraints/py311.txt
 	$(PYTHON) -m venv $(VENV)
