@@ -162,6 +162,7 @@ class Engine:
             "policy": {k: getattr(v, "value", v) for k, v in asdict(self.policy).items()},
             "ledger_bytes": {
                 "weights": weights,
+                "weights_packed": self._model.decoder.packed_bytes(),
                 "kv_base": self.cache.data.nbytes,
                 "kv_elastic": 0,
                 "query_state": self.summaries.num_bytes() if self.summaries else 0,

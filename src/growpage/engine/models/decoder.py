@@ -183,6 +183,10 @@ class Decoder(nn.Module):
             if isinstance(module, Linear):
                 module.pack()
 
+    def packed_bytes(self) -> int:
+        """Memory of the copies that `pack` made; what the layout pads is not counted."""
+        return sum(m.packed_bytes() for m in self.modules() if isinstance(m, Linear))
+
 
 class Layer(nn.Module):
     """Pre-norm attention and SwiGLU, each added to the residual stream [T, hidden]."""
@@ -271,6 +275,9 @@ class Linear(nn.Module):
         if self.bias is None:
             return torch.addmm(residual, x, self.weight.t())
         return residual + F.linear(x, self.weight, self.bias)
+
+    def packed_bytes(self) -> int:
+        return 0 if self._packed is None else self._packed.nbytes
 
     def pack(self) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
