@@ -24,6 +24,7 @@ from growpage.budget.registry import POLICIES
 from growpage.engine.config import EngineConfig
 from growpage.engine.request import SamplingParams
 from growpage.errors import UsageError, closest, require, unknown
+from growpage.grade.policy import MathPolicy
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 CPU_PAGE_SIZE, GPU_PAGE_SIZE = 16, 256  # tokens, where neither the user nor the model says
@@ -150,6 +151,7 @@ class GraderConfig:
     memory_gib: float = 4.0  # address space of a worker
     num_workers: int = 1
     whole_output: bool = True  # also math-verify on the full text, as a second number
+    policy: MathPolicy = field(default_factory=MathPolicy)  # of grader=math
 
     def __post_init__(self) -> None:
         require(0.0 < self.timeout_s <= 3600.0, "grader.timeout_s", self.timeout_s, "in (0, 3600]")

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ from growpage.config import (
 )
 from growpage.engine.config import EngineConfig
 from growpage.errors import UsageError
+from growpage.grade.math import MathGrader
+from growpage.grade.policy import MathPolicy
+from growpage.run.build import build_grader
 from growpage.run.preflight import scorer_names
 
 FILES = sorted(
@@ -293,7 +296,7 @@ OUTSIDE = {
     "bench.name", "bench.path", "bench.num_problems_expected", "bench.max_tokens",
     "bench.budget_tokens",
     "grader.name", "grader.timeout_s", "grader.memory_gib", "grader.num_workers",
-    "grader.whole_output",
+    "grader.whole_output", *(f"grader.policy.{item.name}" for item in fields(MathPolicy)),
     "paths.runs", "stage", "fresh", "dry_run",
 }  # fmt: skip
 
@@ -348,6 +351,18 @@ def test_a_grader_is_known_by_what_decides_its_verdicts() -> None:
     before = grader_hash(config_of())
     assert grader_hash(config_of("grader.num_workers=2")) == before
     assert grader_hash(config_of("grader.timeout_s=3")) != before
+    assert grader_hash(config_of("grader.policy.accept_truncated=false")) != before
+
+
+def test_a_decision_of_the_grader_reaches_it() -> None:
+    config = config_of("grader.policy.tolerance=0.01", "grader.policy.case_matters=true")
+    assert config.grader.policy == MathPolicy(tolerance=0.01, case_matters=True)
+    assert build_grader(config).version == MathGrader(policy=config.grader.policy).version
+
+
+def test_the_file_of_the_grader_states_the_decisions_of_the_project() -> None:
+    stated = yaml.safe_load((CONFIG_FOLDER / "grader/math.yaml").read_text())["policy"]
+    assert stated == asdict(MathPolicy())
 
 
 @pytest.mark.parametrize("policy", ["growpage", "elastic-reserve"])

@@ -243,13 +243,17 @@ def test_thousand_adversarial_gradings_leave_no_process() -> None:
 
 
 def test_registry_builds_the_grader_and_lists_the_known_ones() -> None:
-    config = SimpleNamespace(timeout_s=5.0, memory_gib=1.0, num_workers=1, whole_output=False)
+    config = SimpleNamespace(
+        timeout_s=5.0, memory_gib=1.0, num_workers=1, whole_output=False, policy=MathPolicy()
+    )
     assert make_grader("math", config).version == MathGrader().version
     assert make_grader("sequences", config).version.startswith("sequences")
     with pytest.raises(UsageError, match=r"grader\.name=maths: unknown.*Did you mean math"):
         make_grader("maths", config)
     with pytest.raises(UsageError, match=r"grader\.timeout_s=0"):
         make_grader("math", SimpleNamespace(**{**vars(config), "timeout_s": 0.0}))
+    config.policy = MathPolicy(accept_marks=False)
+    assert make_grader("math", config).version == MathGrader(policy=config.policy).version
 
 
 def test_version_names_the_policy() -> None:

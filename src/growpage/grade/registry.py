@@ -11,7 +11,7 @@ from growpage.grade.sequences import SequencesGrader
 
 
 class GraderSpec(Protocol):
-    """Attributes a grader reads. One more is optional: `policy`, a `MathPolicy`; its defaults otherwise."""
+    """Attributes a grader reads; `growpage.config.GraderConfig` has them all."""
 
     @property
     def timeout_s(self) -> float:
@@ -28,6 +28,10 @@ class GraderSpec(Protocol):
     def whole_output(self) -> bool:
         """Also run math-verify on the full text; adds a flag `whole_output_…` and changes no verdict."""
 
+    @property
+    def policy(self) -> MathPolicy:
+        """What counts as the same answer."""
+
 
 def make_grader(name: str, config: GraderSpec) -> Grader:
     """The grader called `name`. Raises `UsageError` for an unknown name or a value out of range."""
@@ -40,9 +44,8 @@ def make_grader(name: str, config: GraderSpec) -> Grader:
 
 
 def _math(config: GraderSpec) -> MathGrader:
-    policy = getattr(config, "policy", None)
     return MathGrader(
-        policy=policy if policy is not None else MathPolicy(),
+        policy=config.policy,
         timeout_s=config.timeout_s,
         memory_gib=config.memory_gib,
         num_workers=config.num_workers,

@@ -5,12 +5,23 @@ Imports no torch, reads no weights. Every finding is a `UsageError` that names a
 
 import pkgutil
 import re
+from dataclasses import fields
 from importlib.util import find_spec
 
 from growpage import budget, host
 from growpage.bench.registry import BENCHMARKS
-from growpage.config import BenchConfig, Config, LoadFormat, ModelConfig, PoolKind, Stage
+from growpage.config import (
+    BenchConfig,
+    Config,
+    GraderConfig,
+    LoadFormat,
+    ModelConfig,
+    PoolKind,
+    Stage,
+)
 from growpage.errors import UsageError, require, unknown
+from growpage.grade.policy import MathPolicy
+from growpage.grade.registry import GRADERS
 from growpage.run.build import BACKENDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -22,6 +33,7 @@ def check(config: Config) -> None:
     """Raise `UsageError` for what this resolved configuration cannot do here."""
     _check_names(config)
     _check_bench(config.bench)
+    _check_grader(config.grader)
     _check_pool(config)
     if config.stage is not Stage.grade:
         _check_device(config)
@@ -40,6 +52,7 @@ def _check_names(config: Config) -> None:
         "engine.backend": (config.engine.backend, BACKENDS),
         "engine.dtype": (config.engine.dtype, DTYPES),
         "bench.family": (config.bench.family, BENCHMARKS),
+        "grader.name": (config.grader.name, GRADERS),
     }
     if hasattr(config.policy, "scorer"):
         names["policy.scorer"] = (config.policy.scorer, scorer_names())
@@ -56,6 +69,20 @@ def _check_bench(bench: BenchConfig) -> None:
             raise UsageError(
                 f"bench.{key}={value}: no effect, since bench={bench.name} makes its own problems. "
                 "Choose the benchmark that fits, for example bench=gsm8k."
+            )
+
+
+def _check_grader(grader: GraderConfig) -> None:
+    """Only grader=math has a policy."""
+    if grader.name == "math":
+        return
+    usual = MathPolicy()
+    for item in fields(MathPolicy):
+        value = getattr(grader.policy, item.name)
+        if value != getattr(usual, item.name):
+            raise UsageError(
+                f"grader.policy.{item.name}={value}: no effect, since grader={grader.name} has no "
+                "policy. Leave it out, or choose grader=math."
             )
 
 
