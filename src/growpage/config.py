@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from growpage import host
+from growpage.bench.registry import BENCHMARKS
 from growpage.budget.base import (
     PAPER_BETA_LONG,
     PAPER_BUDGET_TOKENS,
@@ -42,7 +43,7 @@ class LoadFormat(str, Enum):
 
 @dataclass(slots=True, kw_only=True)
 class KvDefaults:
-    """What a model prefers when neither the command line nor the policy says (growpage.md §1)."""
+    """What a model prefers when neither the command line nor the policy says (docs/algorithm.md §1)."""
 
     page_size: int | None = None  # tokens
     initial_pages: int | None = None  # P0
@@ -91,7 +92,7 @@ class BenchConfig:
     revision: str | None = None  # pinned commit of the hub data set
     path: str | None = None  # JSON lines with question and answer, instead of the hub
     limit: int | None = None  # the first so many problems; None: all
-    num_problems_expected: int | None = None  # the load fails when the source holds another number
+    num_problems_expected: int | None = None  # how many are made; of data sets: else the load fails
     num_samples: int = MISSING  # answers a problem
     max_tokens: int = MISSING  # output tokens, unless sampling.max_tokens says otherwise
     budget_tokens: int | None = None  # KV budget of the paper for this benchmark
@@ -289,7 +290,7 @@ def _plain(value: Any) -> Any:
 
 
 def resolve(config: Config, *, on_gpu: bool | None = None) -> Config:
-    """A copy in which every `null` that has an owner holds its effective value (growpage.md §1).
+    """A copy in which every `null` that has an owner holds its effective value (docs/algorithm.md §1).
 
     Order: command line and policy file (already in `config`), the model's kv_defaults, the benchmark,
     the paper. `on_gpu` None: looked up on this machine, where engine.device=auto. Resolving twice
@@ -377,8 +378,8 @@ OUTSIDE_HASH = frozenset(
         "model.name", "model.needs_gpu", "model.params_b", "model.install",
         # filled into policy, engine and sampling by `resolve`
         "model.kv_defaults", "model.card", "bench.max_tokens", "bench.budget_tokens",
-        # a check of the source, and its place; the content of a local file is inside (bench.sha256)
-        "bench.name", "bench.num_problems_expected", "bench.path",
+        # a label and a place; the content of a local file is inside (bench.sha256)
+        "bench.name", "bench.path",
         # graded again from stored samples when it changes (`grader_hash`)
         "grader",
         "paths", "stage", "fresh", "dry_run",
@@ -395,6 +396,8 @@ def hashed_values(config: Config) -> dict[str, Any]:
     """What `config_hash` covers; a local file of questions stands there as its SHA-256."""
     resolved = resolve(config)
     values = _without(to_dict(resolved), OUTSIDE_HASH)
+    if not is_generated(resolved.bench):  # then it is a check of the source
+        del values["bench"]["num_problems_expected"]
     if resolved.bench.path is not None:
         values["bench"]["sha256"] = _file_sha256(resolved.bench.path)
     return values
@@ -418,6 +421,11 @@ def run_directory(config: Config) -> Path:
     runs = resolve(config).paths.runs
     assert runs is not None
     return Path(runs) / run_name(config)
+
+
+def is_generated(bench: BenchConfig) -> bool:
+    """Whether the family makes its own problems, `num_problems_expected` of them."""
+    return not hasattr(BENCHMARKS.get(bench.family), "HUB")
 
 
 def num_samples_planned(config: Config) -> int | None:

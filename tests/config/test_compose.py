@@ -281,6 +281,7 @@ INSIDE = {
     *ENGINE_FIELDS,
     "model.path", "model.revision", "model.load_format", "model.dtype", "model.enable_thinking",
     "bench.family", "bench.hub_id", "bench.hub_config", "bench.split", "bench.revision",
+    "bench.num_problems_expected",  # of bench=arithmetic, which makes so many
     "bench.limit", "bench.num_samples", "bench.prompt_role", "bench.instruction", "bench.seed",
     "pool.kind",
     "sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p",
@@ -293,8 +294,7 @@ OUTSIDE = {
     "model.kv_defaults.beta_long", "model.kv_defaults.ema_bias_correction",
     "model.kv_defaults.budget_tokens",
     "model.card.temperature", "model.card.top_p", "model.card.top_k", "model.card.min_p",
-    "bench.name", "bench.path", "bench.num_problems_expected", "bench.max_tokens",
-    "bench.budget_tokens",
+    "bench.name", "bench.path", "bench.max_tokens", "bench.budget_tokens",
     "grader.name", "grader.timeout_s", "grader.memory_gib", "grader.num_workers",
     "grader.whole_output", *(f"grader.policy.{item.name}" for item in fields(MathPolicy)),
     "paths.runs", "stage", "fresh", "dry_run",
@@ -334,6 +334,19 @@ def test_what_does_not_leaves_the_hash(override: str) -> None:
 def test_a_default_that_is_spelt_out_leaves_the_hash() -> None:
     spelt_out = config_of("policy.initial_pages=4", "policy.beta_long=0.99", "policy.k_loc=4")
     assert config_hash(spelt_out) == config_hash(config_of())
+
+
+@pytest.mark.parametrize("family", ["arithmetic", "sequences"])
+def test_the_number_of_generated_problems_changes_the_hash(family: str) -> None:
+    setting = f"bench.family={family}"
+    fewer = config_of(setting, "bench.num_problems_expected=12")
+    assert config_hash(fewer) != config_hash(config_of(setting))
+
+
+def test_the_number_that_a_data_set_must_have_leaves_the_hash() -> None:
+    setting = ("bench=gsm8k", "model=smollm2_135m")
+    unchecked = config_of(*setting, "bench.num_problems_expected=null")
+    assert config_hash(unchecked) == config_hash(config_of(*setting))
 
 
 def test_a_local_file_counts_by_its_content(tmp_path: Path) -> None:

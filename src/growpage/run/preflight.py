@@ -18,6 +18,7 @@ from growpage.config import (
     ModelConfig,
     PoolKind,
     Stage,
+    is_generated,
 )
 from growpage.errors import UsageError, require, unknown
 from growpage.grade.policy import MathPolicy
@@ -62,10 +63,9 @@ def _check_names(config: Config) -> None:
 
 
 def _check_bench(bench: BenchConfig) -> None:
-    is_generated = not hasattr(BENCHMARKS[bench.family], "HUB")
     for key in ("path", "hub_id", "revision"):
         value = getattr(bench, key)
-        if is_generated and value is not None:
+        if is_generated(bench) and value is not None:
             raise UsageError(
                 f"bench.{key}={value}: no effect, since bench={bench.name} makes its own problems. "
                 "Choose the benchmark that fits, for example bench=gsm8k."
