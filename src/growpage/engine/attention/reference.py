@@ -10,7 +10,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def store_kv(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """Write k, v [T, H, d] to physical slots [T] of a layer's cache, each [P, b, H, d]."""
+    """Write k, v [T, H, d] to physical slots [T] of a layer's cache, each [P, b, H, d].
+
+    Every slot is real: the negative ones of padding rows are for the kernel only.
+    """
     keys.flatten(0, 1).index_copy_(0, slots, k.to(keys.dtype))
     values.flatten(0, 1).index_copy_(0, slots, v.to(values.dtype))
 
@@ -62,6 +65,36 @@ def paged_prefill(
         q.transpose(0, 1)[None], k, v, attn_mask=is_visible, scale=scale, enable_gqa=True
     )
     return out[0].transpose(0, 1)
+
+
+def paged_prefill_batch(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    cu_query_lens: Tensor,
+    context_lens: Tensor,
+    max_query_len: int,
+    scale: float,
+) -> Tensor:
+    """Chunks of several sequences, each as in `paged_prefill`.
+
+    q: [T, Hq, d], chunk after chunk; keys, values: [P, b, H, d]; block_tables: [B, N], padded with any valid page;
+    cu_query_lens: [B + 1] int32, where each chunk starts in q and, last, T; context_lens: [B], tokens in the cache
+    with the chunk; max_query_len: an upper bound of the chunk lengths, for the kernel's launch. A chunk may be
+    empty. Returns [T, Hq, d].
+    """
+    starts = cu_query_lens.tolist()
+    out = torch.empty_like(q)
+    for seq, num_stored in enumerate(context_lens.tolist()):
+        start, stop = starts[seq], starts[seq + 1]
+        assert stop - start <= max_query_len, (seq, start, stop, max_query_len)
+        if stop > start:
+            chunk = q[start:stop]
+            out[start:stop] = paged_prefill(
+                chunk, keys, values, block_tables[seq], num_stored, scale
+            )
+    return out
 
 
 def _gather(cache: Tensor, block_tables: Tensor) -> Tensor:
