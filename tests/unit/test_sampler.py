@@ -1,7 +1,7 @@
 import torch
 
 from growpage.engine.request import SamplingParams
-from growpage.engine.sampler import gumbel_noise, sample
+from growpage.engine.sampler import draw, gumbel_noise, row_keys, sample, seed_words
 
 
 def _draw(logits: torch.Tensor, count: int, **settings: float) -> torch.Tensor:
@@ -46,6 +46,47 @@ def test_noise_is_the_same_number_for_ever() -> None:
     noise = gumbel_noise(torch.tensor([[1, 2]], dtype=torch.int32), 3)
     again = gumbel_noise(torch.tensor([[5, 6], [1, 2]], dtype=torch.int32), 3)
     assert torch.equal(noise[0], again[1])
+
+
+def test_row_keys_are_the_same_integers_for_ever() -> None:
+    assert seed_words(0) == (-1652741244, 1977601347)
+    words = torch.tensor([[1, 2], [1, 2], [-(2**31), 2**31 - 1]], dtype=torch.int32)
+    keys = row_keys(words, torch.tensor([0, 1, 2**31 - 1], dtype=torch.int32))
+    assert keys.tolist() == [
+        [1753845952, -889199728],
+        [-1527281300, -401698026],
+        [2127853905, -1568743818],
+    ]
+
+
+def test_no_position_of_a_request_repeats_a_key() -> None:
+    positions = torch.arange(100_000, dtype=torch.int32)
+    keys = row_keys(torch.tensor([seed_words(7)], dtype=torch.int32), positions)
+    assert len(keys[:, 0].unique()) == len(positions)
+
+
+def test_each_bit_of_a_key_is_set_in_half_of_the_positions() -> None:
+    positions = torch.arange(20_000, dtype=torch.int32)
+    for seed in (0, 1):
+        keys = row_keys(torch.tensor([seed_words(seed)], dtype=torch.int32), positions)
+        bits = (keys[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
+        assert (bits.float().mean(0) - 0.5).abs().max() < 0.02
+
+
+def test_noise_of_neighbouring_positions_and_seeds_is_uncorrelated() -> None:
+    words = torch.tensor([seed_words(seed) for seed in (3, 4)], dtype=torch.int32)
+    positions = torch.arange(200, dtype=torch.int32)
+    noise = torch.stack([gumbel_noise(row_keys(w[None], positions), 500) for w in words])
+    same_seed = torch.stack([noise[0, 1:].flatten(), noise[0, :-1].flatten()])
+    same_position = noise.flatten(1)
+    for pair in (same_seed, same_position):
+        assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.015
+
+
+def test_greedy_and_drawn_rows_of_a_batch_are_told_apart_on_the_device() -> None:
+    logits = torch.tensor([[0.0, 5.0, 5.0], [0.0, 50.0, 0.0]])
+    keys = torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)
+    assert draw(logits, torch.tensor([0.0, 1.0]), keys).tolist() == [1, 1]
 
 
 def test_top_k_keeps_the_k_best() -> None:
