@@ -33,7 +33,6 @@ from growpage.budget.registry import POLICIES
 from growpage.cli_errors import CHOICE_GROUPS, USER_ERRORS, explain
 from growpage.config import (
     GROUPS,
-    PROJECT_ROOT,
     Config,
     resolve,
     run_directory,
@@ -41,9 +40,9 @@ from growpage.config import (
     to_dict,
 )
 from growpage.errors import UsageError, closest
+from growpage.places import CONFIG_FOLDER
 from growpage.sweep import SweepJob, print_plan, print_summary
 
-CONFIG_FOLDER = PROJECT_ROOT / "conf"
 VERBS = ("compare", "ls", "show")
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 _FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -179,7 +178,7 @@ def run_one(config: Config, overrides: Sequence[str]) -> int:
 def _compose(arguments: Sequence[str]) -> DictConfig | None:
     """What Hydra makes of the arguments. A sweep runs its jobs within; its status is its exit."""
     if not CONFIG_FOLDER.is_dir():
-        raise UsageError(f"{CONFIG_FOLDER} is missing: install from a checkout (pip install -e .).")
+        raise UsageError(f"{CONFIG_FOLDER} is missing: install growpage again.")
     register_schemas()
     composed: list[DictConfig] = []
     rows: dict[str, str] = {}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from growpage import host
+from growpage import host, places
 from growpage.bench.registry import BENCHMARKS
 from growpage.budget.base import (
     PAPER_BETA_LONG,
@@ -27,7 +27,6 @@ from growpage.engine.request import SamplingParams
 from growpage.errors import UsageError, closest, require, unknown
 from growpage.grade.policy import MathPolicy
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
 CPU_PAGE_SIZE, GPU_PAGE_SIZE = 16, 256  # tokens, where neither the user nor the model says
 
 T = TypeVar("T")
@@ -164,7 +163,7 @@ class GraderConfig:
 class PathsConfig:
     """Relative paths count from the folder of the command; `resolve` makes them absolute."""
 
-    runs: str | None = None  # None: results/runs in the checkout
+    runs: str | None = None  # None: places.default_runs_folder
 
 
 class Stage(str, Enum):
@@ -306,9 +305,7 @@ def resolve(config: Config, *, on_gpu: bool | None = None) -> Config:
         pool=PoolConfig(kind=_resolve_pool(config)),
         engine=engine,
         sampling=_fill(config.sampling, max_tokens=config.bench.max_tokens),
-        paths=PathsConfig(
-            runs=_absolute(config.paths.runs) or str(PROJECT_ROOT / "results" / "runs")
-        ),
+        paths=PathsConfig(runs=_absolute(config.paths.runs) or str(places.default_runs_folder())),
     )
     resolved.policy.check(engine.page_size)
     return resolved

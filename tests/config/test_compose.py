@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from growpage.budget.registry import POLICIES
 from growpage.budget.scorers.registry import SCORERS
-from growpage.cli import CONFIG_FOLDER, register_schemas
+from growpage.cli import register_schemas
 from growpage.config import (
     GROUPS,
     OUTSIDE_HASH,
@@ -32,6 +32,7 @@ from growpage.engine.config import EngineConfig
 from growpage.errors import UsageError
 from growpage.grade.math import MathGrader
 from growpage.grade.policy import MathPolicy
+from growpage.places import CONFIG_FOLDER
 from growpage.run.build import build_grader
 from growpage.run.preflight import scorer_names
 

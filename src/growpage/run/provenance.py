@@ -1,7 +1,4 @@
-"""Where the numbers of a run come from:
-
-commit, command, versions, hardware. No torch, no secrets.
-"""
+"""Where the numbers of a run come from: commit, command, versions, hardware. No torch, no secrets."""
 
 import os
 import platform
@@ -16,6 +13,8 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from growpage.places import CHECKOUT
 
 _PACKAGES = (
     "growpage", "torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "datasets",
@@ -43,7 +42,7 @@ def session_record(overrides: Sequence[str]) -> dict[str, Any]:
         "pid": os.getpid(),
         "command": [mask_argument(item) for item in sys.argv],
         "overrides": [mask_argument(item) for item in overrides],
-        "git": git_facts(Path(__file__).resolve().parent),
+        "git": git_facts(CHECKOUT) if CHECKOUT else None,
         "python": platform.python_version(),
         "packages": package_versions(),
         "hardware": hardware_facts(),

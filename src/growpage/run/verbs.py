@@ -8,8 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from growpage.config import PROJECT_ROOT
 from growpage.errors import UsageError, unknown
+from growpage.places import default_runs_folder
 from growpage.run.report import ABSENT, make_console, print_comparison, print_run, state_label
 from growpage.store.atomic import read_json
 from growpage.store.errors import StoreError
@@ -83,7 +83,7 @@ VERBS: dict[str, Callable[[Path, Sequence[str], Console], None]] = {
 
 def _split(verb: str, args: Sequence[str]) -> tuple[Path, list[str]]:
     """The folder of the runs and the names among the arguments."""
-    root, names = PROJECT_ROOT / "results" / "runs", []
+    root, names = default_runs_folder(), []
     for item in args:
         if item.startswith(_FOLDER_KEY):
             root = Path(item[len(_FOLDER_KEY) :]).expanduser().absolute()
