@@ -73,6 +73,9 @@ class FakeTokenizer:
     def render(self, messages: list[dict[str, str]], *, enable_thinking: bool | None = None) -> str:
         return messages[0]["content"] + "\n<think>\n"
 
+    def unknown_words(self, text: str) -> list[str]:
+        return []
+
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 

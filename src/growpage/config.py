@@ -64,7 +64,7 @@ class SamplingCard:
 @dataclass(slots=True, kw_only=True)
 class ModelConfig:
     name: str = MISSING  # part of the run directory's name
-    path: str = MISSING  # a folder, a .gguf file, "gguf:package/file", or a hub id
+    path: str = MISSING  # a folder, "bundled:name", a .gguf file, "gguf:package/file", or a hub id
     revision: str | None = None  # of the hub repository
     load_format: LoadFormat = LoadFormat.auto
     dtype: str | None = None  # None: engine.dtype
@@ -98,6 +98,11 @@ class BenchConfig:
     prompt_role: str = "user"
     instruction: str = ""  # follows the question
     seed: int = 0  # of generated problems; has no part in sampling
+    # difficulty of bench=sequences (growpage.bench.sequences.generator); null: as it was trained
+    kinds: list[str] | None = None
+    max_items: int | None = None  # rows of a table, facts of a list, items of a ledger
+    max_steps: int | None = None  # of one phase
+    max_phases: int | None = None
 
     def __post_init__(self) -> None:
         require(bool(_SLUG.fullmatch(self.name)), "bench.name", self.name, _SLUG_WORDS)

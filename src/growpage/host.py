@@ -5,6 +5,10 @@ import runpy
 from importlib.util import find_spec
 from pathlib import Path
 
+from growpage.errors import unknown
+
+BUNDLED = "bundled:"  # the prefix of a model that comes with the project
+_BUNDLED_MODELS = Path(__file__).resolve().parents[2] / "models"
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
@@ -26,6 +30,15 @@ def is_local_path(path: str) -> bool:
 
 def exists(path: str) -> bool:
     return Path(path).expanduser().exists()
+
+
+def bundled_model(source: str) -> Path:
+    """The folder behind "bundled:NAME". Raises `UsageError` when the project has no such model."""
+    name = source.removeprefix(BUNDLED)
+    known = sorted(path.parent.name for path in _BUNDLED_MODELS.glob("*/config.json"))
+    if name not in known:
+        raise unknown("model.path", source, [BUNDLED + item for item in known])
+    return _BUNDLED_MODELS / name
 
 
 def package_file(source: str) -> Path | None:

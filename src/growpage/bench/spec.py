@@ -1,5 +1,6 @@
 """The settings a benchmark reads; `growpage.config.BenchConfig` has them all."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -46,3 +47,16 @@ class BenchmarkSpec(Protocol):
     @property
     def seed(self) -> int:
         """Of generated problems; data sets ignore it."""
+
+    @property
+    def kinds(self) -> Sequence[str] | None:
+        """Kinds of generated problems, for the families that have them."""
+
+    @property
+    def max_items(self) -> int | None: ...
+
+    @property
+    def max_steps(self) -> int | None: ...
+
+    @property
+    def max_phases(self) -> int | None: ...

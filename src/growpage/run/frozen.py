@@ -1,7 +1,4 @@
-"""`config.yaml`:
-
-the resolved configuration of one job, written by the parent, read by the worker.
-"""
+"""`config.yaml`: the resolved configuration of a job, written by the parent, read by the worker."""
 
 from collections.abc import Iterator
 from pathlib import Path

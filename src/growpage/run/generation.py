@@ -32,11 +32,16 @@ def make_prompts(
     *,
     enable_thinking: bool | None,
 ) -> dict[str, Prompt]:
-    """One prompt a problem, by problem id."""
+    """One prompt a problem, by problem id. Raises `UsageError` for words outside the vocabulary."""
     prompts: dict[str, Prompt] = {}
     for problem in {item.problem.id: item.problem for item in items}.values():
         messages = benchmark.messages(problem)
         text = tokenizer.render(messages, enable_thinking=enable_thinking)
+        if words := tokenizer.unknown_words(text):
+            raise UsageError(
+                f"problem {problem.id}: the vocabulary of the model does not cover {words[0]!r} and "
+                f"{len(words) - 1} other words of the prompt. Choose a model made for this benchmark."
+            )
         prompts[problem.id] = Prompt(text, tokenizer.encode(text))
     return prompts
 

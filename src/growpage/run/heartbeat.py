@@ -1,7 +1,4 @@
-"""The worker's signs of life:
-
-`status.json` every few seconds, and an end when its parent is gone.
-"""
+"""The worker's signs of life: `status.json` every few seconds, and an end when its parent is gone."""
 
 import ctypes
 import logging
@@ -10,7 +7,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from growpage.store.errors import StoreError
@@ -42,12 +38,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
 
@@ -78,8 +69,7 @@ class Heartbeat:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux), so that no worker is
-    orphaned.
+    """Have the kernel kill this process when its parent dies (Linux): no worker is orphaned.
 
     A killed worker loses the samples in flight and nothing else.
     """

@@ -23,6 +23,7 @@ from growpage.config import (
     resolve,
     run_directory,
 )
+from growpage.errors import EXIT_FAILED, EXIT_USAGE
 from growpage.run.frozen import freeze
 from growpage.run.provenance import session_record
 from growpage.run.report import make_console, print_run, state_label
@@ -36,7 +37,6 @@ from growpage.store.status import RunState, Status, write_status
 
 WORKER_COMMAND = (sys.executable, "-m", "growpage.run.worker")
 _GRACE_S = 60.0  # from the first signal to the kill; a step of a large model takes seconds
-_EXIT_FAILED, _EXIT_USAGE, _EXIT_STOPPED = 1, 2, 143
 
 
 def run_job(
@@ -57,7 +57,7 @@ def run_job(
         return _Job(resolved, overrides, worker_command, console).run()
     except StoreError as error:
         make_console(is_error=True).print(f"error: {error}", markup=False, soft_wrap=True)
-        return _EXIT_FAILED
+        return EXIT_FAILED
 
 
 class _Job:
@@ -115,7 +115,7 @@ class _Job:
             if is_new and not _has_samples(run_dir):
                 run_dir.discard()
             raise
-        if code == _EXIT_USAGE and is_new and not _has_samples(run_dir):
+        if code == EXIT_USAGE and is_new and not _has_samples(run_dir):
             run_dir.discard()  # a mistake of the user leaves nothing behind
         return code
 
@@ -144,7 +144,7 @@ class _Job:
         interrupted = signals.received
         if code == 0:
             return 0
-        if interrupted is not None or code in (_EXIT_STOPPED, -signal.SIGTERM):
+        if interrupted is not None or code in (128 + signal.SIGTERM, -signal.SIGTERM):
             number = interrupted or signal.SIGTERM
             self._record(run_dir, RunState.interrupted, f"stopped by {number.name}")
             self._explain("interrupted", run_dir)
@@ -155,9 +155,9 @@ class _Job:
                 reason += " (by hand, or by the kernel for want of memory)"
             self._record(run_dir, RunState.killed, reason)
             self._explain(reason, run_dir)
-            return _EXIT_FAILED
+            return EXIT_FAILED
         self._record(run_dir, RunState.failed, f"the worker ended with status {code}")
-        return code if code == _EXIT_USAGE else _EXIT_FAILED
+        return code if code == EXIT_USAGE else EXIT_FAILED
 
     def _record(self, run_dir: RunDir, state: RunState, error: str) -> None:
         """Say how it ended, unless the worker said so itself. A full disk may forbid it."""

@@ -110,6 +110,8 @@ def _check_model(model: ModelConfig, device: str) -> None:
     require(bool(model.path), "model.path", model.path, "a folder, a .gguf file or a hub id")
     if model.path.startswith("gguf:"):
         _check_package(model)
+    elif model.path.startswith(host.BUNDLED):
+        host.bundled_model(model.path)
     elif host.is_local_path(model.path):
         if not host.exists(model.path):
             raise UsageError(f"model.path={model.path}: no such file or folder.")

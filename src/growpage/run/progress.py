@@ -1,10 +1,6 @@
-"""What a user sees while samples are made:
-
-a live display, or one line every 30 s without a terminal.
-"""
+"""What a user sees while samples are made: a live display; without a terminal a line every 30 s."""
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -47,12 +43,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -63,26 +54,26 @@ class Progress:
         """`num_finished`: requests of this session that are stored."""
         self._last = time.monotonic()
         self._rate.add(self._last, stats.num_output_tokens)
+        num_done = self._num_before + num_finished
         cells = progress_cells(
             stats,
-            num_done=self._num_before + num_finished,
+            num_done=num_done,
             num_total=self._num_total,
             tokens_per_s=self._rate.value,
         )
         if self._live is not None:
-            self._live.update(self._render(cells), refresh=True)
+            self._live.update(self._render(cells, num_done), refresh=True)
         else:
             text = "  ".join(f"{label} {value}" for label, value in cells)
             elapsed = _clock(self._last - self._started)
             self._console.print(f"[{elapsed}] {text}", markup=False, soft_wrap=True)
 
-    def _render(self, cells: list[tuple[str, str]]) -> Group:
+    def _render(self, cells: list[tuple[str, str]], num_done: int) -> Group:
         grid = Table.grid(padding=(0, 2))
         for start in range(0, len(cells), 4):
             row = cells[start : start + 4]
             grid.add_row(*(f"[dim]{label}[/dim] {value}" for label, value in row))
-        done = int(cells[0][1].split("/")[0])
-        bar = ProgressBar(total=max(self._num_total, 1), completed=done, width=48)
+        bar = ProgressBar(total=max(self._num_total, 1), completed=num_done, width=48)
         elapsed = _clock(self._last - self._started)
         return Group(f"[bold]{self._name}[/bold]  {elapsed}", bar, grid)
 

@@ -32,11 +32,11 @@ class RunView:
 
     run: RunDir
     metrics: Metrics | None
-    label: str  # state of the run
+    state: str
 
     @classmethod
     def of(cls, run: RunDir) -> "RunView":
-        return cls(run=run, metrics=read_metrics(run), label=state_label(run))
+        return cls(run=run, metrics=read_metrics(run), state=state_label(run))
 
 
 def make_console(*, is_error: bool = False) -> Console:
@@ -77,7 +77,7 @@ def comparison_table(views: Sequence[RunView], paired: Sequence[str | None] = ()
     for view in views:
         table.add_column(_heading(view), justify="right", overflow="fold", min_width=10)
     if any(not view.run.is_complete for view in views):
-        table.add_row("state", *(view.label for view in views))
+        table.add_row("state", *(view.state for view in views))
     for key, values in distinguishing_settings(views).items():
         table.add_row(key, *values)
     for label, cell in ROWS:

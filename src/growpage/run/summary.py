@@ -1,6 +1,7 @@
 """`metrics.json`: every number of a complete run, from its stored samples and sessions."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ def _shares(frame: "pd.DataFrame") -> dict[str, Any]:
         ),
         "num_grader_errors": sum("grader_error" in row for row in flags),
         "num_engine_errors": sum(reason == "error" for reason in frame["finish_reason"]),
-        "flags": _count(name for row in flags for name in row),
+        "flags": dict(sorted(Counter(name for row in flags for name in row).items())),
     }
 
 
@@ -138,14 +139,7 @@ def _counters(frame: "pd.DataFrame") -> list[dict[str, int]]:
     ]
 
 
-def _count(names: Any) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
-
-
-def _mean(values: Any) -> float | None:
+def _mean(values: Iterable[float]) -> float | None:
     numbers = [float(value) for value in values]
     return sum(numbers) / len(numbers) if numbers else None
 

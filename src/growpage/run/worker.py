@@ -1,4 +1,4 @@
-"""The child process of one job.
+"""The child process of one job, the only one that imports torch.
 
 `python -m growpage.run.worker RUN_DIR`, started by `growpage.run.job`. Ends with 0, 1 (failed), 2
 (the user can mend it) or 143 (told to stop); status.json has its last word.
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from growpage.errors import UsageError
+from growpage.errors import EXIT_FAILED, EXIT_USAGE, UsageError
 from growpage.run.build import REAL_PARTS, Parts
 from growpage.run.frozen import thaw
 from growpage.run.heartbeat import Heartbeat, die_with_parent
@@ -25,7 +25,7 @@ from growpage.store.status import RunState, Status
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 143
+EXIT_STOPPED = 128 + signal.SIGTERM
 
 
 class _QuietFileHandler(logging.FileHandler):
@@ -89,7 +89,7 @@ def _work(run_dir: RunDir, status: Status, parts: Parts, should_stop: Callable[[
             line = f"{type(error).__name__}: {reason[0] if reason else 'no message'}"
             return _fail(heartbeat, f"{line} (traceback in {run_dir.log})", EXIT_FAILED)
         heartbeat.finish(RunState.ok)
-        return EXIT_OK
+        return 0
 
 
 def _fail(heartbeat: Heartbeat, line: str, code: int) -> int:

@@ -1,16 +1,12 @@
 """The model card: what the model is, how it was made, what was measured, and the hash of its weights. No torch."""
 
-import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from growpage.engine.models.card import CARD, WEIGHTS, check_weights, hash_line, named_sha256
 from growpage.errors import UsageError
-
-CARD = "README.md"
-_HASH = re.compile(r"`model\.safetensors` sha256: `([0-9a-f]{64})`")
 
 _TEMPLATE = """---
 library_name: transformers
@@ -25,7 +21,7 @@ A small decoder (Qwen3 architecture, {params} parameters) that solves the proced
 solves nearly every problem, and it fails when a cache too small for the problem is forced on it. It was trained from
 scratch on generated text; no other data or model went in. What holds for it is no evidence about large models.
 
-`model.safetensors` sha256: `{sha256}`
+{hash_line}
 
 ## Disclosure
 
@@ -40,8 +36,8 @@ Two parts of the training make the model fit for KV eviction on purpose:
 ## Language
 
 One token a word, {vocab_size} words. A prompt gives a start value and one to three phases (walk, ledger, facts,
-lookup); the output works them out step by step and ends with `answer N`. Problems have at most {longest} tokens,
-prompt included. Words outside the vocabulary become `<unk>`; the model was never trained on it.
+lookup); the output works them out step by step and ends with `answer N`. The model takes up to
+{longest} tokens, prompt included. Words outside the vocabulary become `<unk>`; the model was never trained on it.
 
 ## Measured by the training script
 
@@ -67,7 +63,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
     text = _TEMPLATE.format(
         name=config["name"],
         params=f"{facts['num_parameters']:,}",
-        sha256=file_sha256(folder / "model.safetensors"),
+        hash_line=hash_line(folder),
         window_short=config["summaries"]["window_short"],
         window_long=config["summaries"]["window_long"],
         vocab_size=facts["vocab_size"],
@@ -139,30 +135,13 @@ def _demand_lines(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def file_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def card_sha256(folder: Path) -> str | None:
-    """The hash that the card names; None without a card or a hash in it."""
-    card = folder / CARD
-    match = _HASH.search(card.read_text(encoding="utf-8")) if card.is_file() else None
-    return match.group(1) if match else None
-
-
 def verify_weights(folder: Path) -> None:
-    """Raise `UsageError` when the weights are missing or are not those of the card."""
-    weights = folder / "model.safetensors"
+    """Raise `UsageError` when weights or hash are missing, or when they disagree."""
+    weights = folder / WEIGHTS
     if not weights.is_file():
         raise UsageError(
             f"{weights}: no such file. Restore it, or train: scripts/train_sequences_model.py."
         )
-    expected = card_sha256(folder)
-    if expected is None:
+    if named_sha256(folder) is None:
         raise UsageError(f"{folder / CARD}: names no sha256 of the weights. Restore the card.")
-    found = file_sha256(weights)
-    if found != expected:
-        raise UsageError(
-            f"{weights}: sha256 {found[:12]}... is not the {expected[:12]}... of its card."
-            " The file is corrupt or from another run; restore it."
-        )
+    check_weights(folder)

@@ -10,13 +10,13 @@ from growpage.errors import require
 FROZEN_SEED = 2026  # the test split; no policy or recipe is tuned on it
 SECOND_SEED = 4051  # another split, to check the first
 NUM_PROBLEMS = 200
+KNOBS = ("kinds", "max_items", "max_steps", "max_phases")
 
 
 class Sequences:
     """`num_problems_expected` problems, else 200; each depends on seed, index and difficulty alone.
 
-    The knobs `kinds`, `max_items`, `max_steps` and `max_phases` are optional attributes of the spec; None
-    or absent is the default of `Difficulty`, on which the bundled model was trained.
+    A knob that is None has the default of `Difficulty`, on which the bundled model was trained.
     """
 
     def __init__(self, spec: BenchmarkSpec) -> None:
@@ -42,13 +42,12 @@ class Sequences:
         return [{"role": "user", "content": problem.question}]
 
 
-def difficulty_of(spec: object) -> Difficulty:
+def difficulty_of(spec: BenchmarkSpec) -> Difficulty:
     """The knobs that `spec` sets. Raises `UsageError` for one out of range."""
-    knobs = {name: getattr(spec, name, None) for name in ("max_items", "max_steps", "max_phases")}
-    kinds = getattr(spec, "kinds", None)
+    knobs = {name: getattr(spec, name) for name in KNOBS}
     chosen = {name: value for name, value in knobs.items() if value is not None}
-    if kinds is not None:
-        return Difficulty(kinds=tuple(kinds), **chosen)
+    if "kinds" in chosen:
+        chosen["kinds"] = tuple(chosen["kinds"])
     return Difficulty(**chosen)
 
 

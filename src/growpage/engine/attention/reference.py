@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+_ROWS_AT_A_TIME = 4
+
 
 def store_kv(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
     """Write k, v [T, H, d] to physical slots [T] of a layer's cache, each [P, b, H, d].
@@ -31,10 +33,22 @@ def paged_decode(
     q: [B, Hq, d]; keys, values: [P, b, H, d]; block_tables: [B, N] int64, padded with any valid page;
     context_lens: [B], stored tokens. Returns [B, Hq, d].
     """
+    page_size = keys.shape[1]
+    out = torch.empty_like(q)
+    # Rows of like length together: little padding, and what is gathered stays in the processor's cache.
+    for rows in torch.split(context_lens.argsort(), _ROWS_AT_A_TIME):
+        lens = context_lens[rows]
+        width = -(-int(lens[-1]) // page_size)
+        tables = block_tables[rows, :width]
+        k, v = _gather(keys, tables), _gather(values, tables)
+        out[rows] = _decode_rows(q[rows], k, v, lens, scale)
+    return out
+
+
+def _decode_rows(q: Tensor, k: Tensor, v: Tensor, context_lens: Tensor, scale: float) -> Tensor:
+    """q [B, Hq, d] over gathered k, v [B, H, n, d], of which a row sees its first tokens."""
     num_seqs, num_heads, head_dim = q.shape
-    num_kv_heads = keys.shape[2]
-    k = _gather(keys, block_tables)
-    v = _gather(values, block_tables)
+    num_kv_heads = k.shape[1]
     # The query heads of a group stand where SDPA expects query positions, so keys are read once a group.
     grouped = q.view(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
     slot = torch.arange(k.shape[2], device=q.device)

@@ -4,7 +4,6 @@ Headers are checked against the config before a byte of weights is read, so a ch
 not fit fails at once and by name; then the tensors stream into the fused parameters.
 """
 
-import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from growpage import host
+from growpage.engine.models.card import check_weights, file_sha256
 from growpage.engine.models.decoder import Decoder, DecoderConfig
 from growpage.engine.models.gguf import GgufFile, locate
 from growpage.engine.models.tokenizer import Tokenizer, read_json
@@ -56,7 +57,7 @@ def load_model(
     revision: str | None = None,
     seed: int = 0,
 ) -> LoadedModel:
-    """Load a checkpoint folder, a .gguf file, `gguf:PACKAGE/FILE` or a hub id.
+    """Load a checkpoint folder, `bundled:NAME`, a .gguf file, `gguf:PACKAGE/FILE` or a hub id.
 
     dtype "auto": float32 on a CPU, else that of the checkpoint. load_format "dummy": random weights
     from `seed` in the shape of the config.json, or of a dict given as `path`. On an x86 CPU the
@@ -132,6 +133,8 @@ def _open_folder(folder: Path, name: str, has_weights: bool) -> _Source:
     config = read_json(folder / "config.json")
     DecoderConfig.from_hf(config)  # before looking for weights: the clearer error comes first
     weights = SafetensorsFolder(folder) if has_weights else None
+    if has_weights:
+        check_weights(folder)
     files = [file for name in _SMALL_FILES if (file := folder / name).is_file()]
     return _Source(
         name=name,
@@ -232,11 +235,7 @@ def _fingerprint(file: Path) -> str:
     facts = file.stat()
     if facts.st_size > MAX_HASHED_BYTES:
         return f"size:{facts.st_size},mtime_ns:{facts.st_mtime_ns}"
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(2**20):
-            digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{file_sha256(file)}"
 
 
 def _check_fit(
@@ -289,6 +288,9 @@ def _opened(file: Path) -> Any:
 
 def _folder(source: str, revision: str | None, has_weights: bool) -> tuple[Path, str]:
     """A local folder and the model's name; a hub id is downloaded, or taken from the hub's cache."""
+    if source.startswith(host.BUNDLED):
+        folder = host.bundled_model(source)
+        return folder, folder.name
     local = Path(source).expanduser()
     if local.is_dir():
         return local, local.resolve().name

@@ -32,6 +32,7 @@ class Tokenizer:
         own = backend.token_to_id(self._special_tokens.get("eos_token", ""))
         ids = [*eos_token_ids, *([] if own is None else [own])]
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
+        self.unknown_token_id = backend.token_to_id(self._special_tokens.get("unk_token", ""))
         self.chat_template = chat_template
 
     @classmethod
@@ -61,6 +62,16 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of the text as it stands: special tokens in it are recognised, none are added."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Parts of the text that the vocabulary does not cover, in order."""
+        if self.unknown_token_id is None:
+            return []
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        return [
+            text[start:stop] for token, (start, stop) in spans if token == self.unknown_token_id
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids without special tokens; ids of no token give nothing."""
