@@ -5,6 +5,7 @@ mistake of the user ends with status 2 and one line, before a model loads, and l
 """
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -39,12 +40,12 @@ from growpage.config import (
     to_config,
     to_dict,
 )
-from growpage.errors import UsageError, closest
+from growpage.errors import EXIT_FAILED, EXIT_USAGE, UsageError, closest
 from growpage.places import CONFIG_FOLDER
 from growpage.sweep import SweepJob, print_plan, print_summary
 
 VERBS = ("compare", "ls", "show")
-_FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
+_INTERRUPTED = 128 + signal.SIGINT
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # Flags of Hydra, and whether a value follows. Not offered: --experimental-rerun, which unpickles a
 # file and passes by every check.
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(_FULL_ERROR) == "1":
             raise
         print(f"error: {explain(error)}", file=sys.stderr)
-        return _USAGE
+        return EXIT_USAGE
     except KeyboardInterrupt:
         return _INTERRUPTED
     except SystemExit as stop:  # Hydra's after --help, ours after a sweep
@@ -251,10 +252,10 @@ def _sweep_job(composed: DictConfig) -> int:
         return run_one(to_config(composed), overrides)
     except USER_ERRORS as error:
         print(f"error: {explain(error)}", file=sys.stderr)
-        return _USAGE
+        return EXIT_USAGE
     except Exception:  # the boundary of a job: a fault in one must not hide the others
         traceback.print_exc()
-        return _FAILED
+        return EXIT_FAILED
 
 
 class FrozenJobs(ConfigLoaderImpl):
@@ -290,10 +291,10 @@ class SweepCallback(Callback):
             self._prepare(config)
         except USER_ERRORS as error:
             print(f"error: {explain(error)}", file=sys.stderr)
-            raise SystemExit(_USAGE) from error
+            raise SystemExit(EXIT_USAGE) from error
         except Exception as error:  # else Hydra goes on without our checks
             traceback.print_exc()
-            raise SystemExit(_FAILED) from error
+            raise SystemExit(EXIT_FAILED) from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         if self._has_started:
@@ -322,7 +323,7 @@ class SweepCallback(Callback):
         if errors:
             head = f"error: {len(errors)} of {len(all_overrides)} jobs cannot run; none was started"
             print("\n".join([head, *lines]), file=sys.stderr)
-            raise SystemExit(_USAGE) from errors[0]
+            raise SystemExit(EXIT_USAGE) from errors[0]
         if any(job.config.dry_run for job in self._jobs):
             print_plan(self._jobs)
             raise SystemExit(0)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+EXIT_FAILED, EXIT_USAGE = 1, 2  # exit statuses of every command; 128 + N: ended by signal N
+
 
 class UsageError(ValueError):
     """A mistake of the user. The command line prints it without a traceback and exits with 2."""

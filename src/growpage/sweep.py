@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from growpage.config import Config, resolve, run_directory
+from growpage.errors import EXIT_FAILED
 from growpage.run.job import run_job
 from growpage.run.preflight import check
 from growpage.run.report import make_console, state_label
 from growpage.store.run_dir import RunDir
 
-_FAILED, _INTERRUPTED = 1, 128  # exit statuses from 128 on: 128 + signal
+_SIGNALS = 128  # exit statuses above: ended by a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,8 @@ def print_summary(jobs: Sequence[SweepJob], statuses: Sequence[int]) -> int:
     console.print(table)
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), markup=False)
-    return next((status for status in statuses if status > _INTERRUPTED), 0) or (
-        _FAILED if set(states) - {"ok", "skipped"} else 0
+    return next((status for status in statuses if status > _SIGNALS), 0) or (
+        EXIT_FAILED if set(states) - {"ok", "skipped"} else 0
     )
 
 
@@ -69,7 +70,7 @@ def _states(jobs: Sequence[SweepJob], statuses: Sequence[int]) -> list[str]:
         is_stopped = "interrupted" in states
         if index >= len(statuses):
             states.append(_stored_state(job))
-        elif statuses[index] > _INTERRUPTED:
+        elif statuses[index] > _SIGNALS:
             states.append("not started" if is_stopped else "interrupted")
         elif statuses[index]:
             states.append("failed")

@@ -111,9 +111,9 @@ def question_rates(outcomes: Outcomes) -> dict[str, float]:
 
 
 def clustered_error(rates: Sequence[float]) -> float:
-    """Standard error of the mean, clustered by question:
+    """Standard error of the mean, clustered by question. Needs Q >= 2.
 
-    sqrt(sum (p_i - p)^2 / (Q (Q-1))). Needs Q >= 2.
+    sqrt(sum (p_i - p)^2 / (Q (Q-1)))
     """
     count = len(rates)
     mean = math.fsum(rates) / count

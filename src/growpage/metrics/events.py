@@ -1,5 +1,6 @@
 """Capacity events: totals and per request (docs/algorithm.md §8; paper Tables 8 and 9). No torch."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,15 +21,14 @@ class EventMetrics:
 
 def event_metrics(counters: Sequence[Mapping[str, int]]) -> EventMetrics:
     """`counters`: the capacity counters of every request, by name."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for row in counters:
-        for name, count in row.items():
-            totals[name] = totals.get(name, 0) + int(count)
-    decisions = sum(totals.get(name, 0) for name in ("grow", "compress", "shrink"))
+        totals.update(row)
+    num_decisions = sum(totals[name] for name in ("grow", "compress", "shrink"))
     num_requests = len(counters)
     return EventMetrics(
-        totals=totals,
+        totals=dict(totals),
         per_request={name: count / num_requests for name, count in totals.items()},
-        grow_ratio=totals.get("grow", 0) / decisions if decisions else None,
+        grow_ratio=totals["grow"] / num_decisions if num_decisions else None,
         num_requests=num_requests,
     )

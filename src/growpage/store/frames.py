@@ -1,5 +1,4 @@
-"""Samples as a pandas frame: one row a sample with its last verdict, columns flat and named with
-units.
+"""Samples as a pandas frame: one row a sample with its last verdict, flat columns with units.
 
 `FRAME_COLUMNS` is what metrics may rely on. Absent numbers are NaN; `is_correct` is None where
 nothing has been graded or the grader itself failed.

@@ -1,7 +1,4 @@
-"""One directory a run:
-
-created exclusively, locked while in use, trusted only once `DONE` stands in it.
-"""
+"""One directory a run: created exclusively, locked while in use, trusted once `DONE` stands in it."""
 
 import contextlib
 import shutil
@@ -68,7 +65,7 @@ class RunDir:
             with self._locked("worker.lock", _ORPHAN_WAIT_S):
                 pass
             status = self.read_status()
-            if status is not None and status.is_alive and _is_elsewhere(status):
+            if status is not None and status.is_alive and status.is_elsewhere:
                 raise self._locked_error()
             yield
 
@@ -114,7 +111,7 @@ class RunDir:
             raise self._locked_error() from None
         except NotImplementedError:  # a file system without locks: pids and heartbeats must do
             status = self.read_status()
-            if status is not None and status.is_alive and not _is_mine(status):
+            if status is not None and status.is_alive and not status.is_of_this_process:
                 raise self._locked_error() from None
         except OSError as error:
             raise StoreError(describe_os_error(self.path / name, error)) from error
@@ -204,12 +201,3 @@ def _obstacle(path: Path) -> Path:
 
 def _modified(path: Path) -> float:
     return path.stat().st_mtime
-
-
-def _is_elsewhere(status: Status) -> bool:
-    return status.host != Status(state=status.state).host
-
-
-def _is_mine(status: Status) -> bool:
-    mine = Status(state=status.state)
-    return status.host == mine.host and mine.pid in (status.pid, status.worker_pid)

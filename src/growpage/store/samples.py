@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from growpage.store.errors import StoreError, describe_os_error
@@ -17,10 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 class AppendFile:
-    """Appends records. Each line reaches the kernel at once (it survives kill -9) and the disk in
-    batches.
+    """Appends records. Lines reach the kernel at once (they survive kill -9), the disk in batches.
 
-    A write that fails leaves the file as it was before the line and raises StoreError.
+    A write that fails leaves the file as it was before the call and raises StoreError.
     """
 
     def __init__(self, path: Path, *, sync_lines: int = 64, sync_seconds: float = 5.0) -> None:
@@ -75,12 +73,7 @@ class AppendFile:
     def __enter__(self) -> "AppendFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, content: bytes) -> None:

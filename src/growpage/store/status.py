@@ -48,9 +48,18 @@ class Status:
         """Running: by a process of this host, or by a fresh heartbeat of another host."""
         if self.state is not RunState.running:
             return False
-        if self.host != socket.gethostname():
+        if self.is_elsewhere:
             return time.time() - self.heartbeat < STALE_S
         return any(pid is not None and pid_exists(pid) for pid in (self.pid, self.worker_pid))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return self.host != socket.gethostname()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Written by this process, as the user's or as its child."""
+        return not self.is_elsewhere and os.getpid() in (self.pid, self.worker_pid)
 
     @property
     def label(self) -> str:
