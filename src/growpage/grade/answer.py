@@ -196,7 +196,7 @@ def _inequalities(items: tuple[Answer, ...]) -> Answer | None:
     intervals = [as_interval(item) for item in items]
     if any(interval is None for interval in intervals):
         return None
-    return Union(items=tuple(item for item in items))
+    return Union(items=items)
 
 
 def as_interval(answer: Answer) -> Sequenced | None:
@@ -260,9 +260,9 @@ def _closes(tokens: Sequence[Token]) -> int | None:
     """Where the bracket that opens the tokens is closed; any bracket may close it, as for [2,3)."""
     depth = 0
     for index, token in enumerate(tokens):
-        if token.is_sym("(", "[", "{", "\\{"):
+        if token.opens_bracket():
             depth += 1
-        elif token.is_sym(")", "]", "}", "\\}"):
+        elif token.closes_bracket():
             depth -= 1
             if depth == 0:
                 return index
@@ -377,9 +377,9 @@ def _top_level(tokens: Sequence[Token]) -> list[int]:
     positions = []
     depth = 0
     for index, token in enumerate(tokens):
-        closes = token.is_sym(")", "]", "}", "\\}") or token.text.startswith("end:")
+        closes = token.closes_bracket() or token.text.startswith("end:")
         depth -= closes
-        opens = token.is_sym("(", "[", "{", "\\{") or token.text.startswith("begin:")
+        opens = token.opens_bracket() or token.text.startswith("begin:")
         if depth == 0 and not opens and not closes:
             positions.append(index)
         depth += opens

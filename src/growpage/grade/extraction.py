@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from growpage.grade.text import clean
+from growpage.grade.text import END_THINK, THINK, clean
 
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _PIECES = re.compile(r"\\\\(?!boxed|fbox)|\\(?:boxed|fbox)(?![A-Za-z])|\\[{}]|[{}]")
 _BARE_ARGUMENT = re.compile(r"\s*(-?[0-9]+(?:[.,][0-9]+)*)")
 _NEXT_BRACE = re.compile(r"\s*\{")
@@ -77,9 +76,9 @@ def extract_anywhere(text: str) -> Extraction:
 
 def split_reasoning(text: str, reasoning_open: bool) -> tuple[str, str, bool]:
     """(reasoning, final part, whether a think block is open at the end)."""
-    close = text.rfind(_THINK_CLOSE)
-    final = text[close + len(_THINK_CLOSE) :] if close >= 0 else text
-    if _THINK_OPEN in final or (close < 0 and reasoning_open):
+    close = text.rfind(END_THINK)
+    final = text[close + len(END_THINK) :] if close >= 0 else text
+    if THINK in final or (close < 0 and reasoning_open):
         return text, "", True
     return (text[:close] if close >= 0 else ""), final, False
 

@@ -116,9 +116,9 @@ def _unit_start(tokens: Sequence[Token]) -> int | None:
     """
     depth = 0
     for index, token in enumerate(tokens):
-        if token.is_sym("(", "[", "{", "\\{"):
+        if token.opens_bracket():
             depth += 1
-        elif token.is_sym(")", "]", "}", "\\}"):
+        elif token.closes_bracket():
             depth -= 1
         elif depth == 0 and token.kind == "word":
             follows_subscript = index > 0 and tokens[index - 1].is_sym("_")

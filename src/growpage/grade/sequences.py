@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from growpage.grade.base import Answer, Verdict
+from growpage.grade.text import END_THINK, THINK
 
-THINK, END_THINK = "<think>", "</think>"
 _ANSWER = re.compile(r"\banswer +(\d+)\b")
 
 

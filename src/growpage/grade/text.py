@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+THINK, END_THINK = "<think>", "</think>"
+
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _PUNCTUATION = {0x3000: " ", 0x3001: ",", 0x3002: ".", 0x2028: "\n", 0x2029: "\n", 0x0D: "\n"}
 _INVISIBLE = {

@@ -78,6 +78,12 @@ class Token:
     def is_sym(self, *texts: str) -> bool:
         return self.kind == "sym" and self.text in texts
 
+    def opens_bracket(self) -> bool:
+        return self.is_sym("(", "[", "{", "\\{")
+
+    def closes_bracket(self) -> bool:
+        return self.is_sym(")", "]", "}", "\\}")
+
     def is_cmd(self, *texts: str) -> bool:
         return self.kind == "cmd" and self.text in texts
 
