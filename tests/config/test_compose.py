@@ -115,7 +115,12 @@ def test_there_is_a_file_for_every_policy() -> None:
 
 @pytest.mark.parametrize(
     ("bench", "model"),
-    [("arithmetic", "smollm2_135m"), ("aime24", "qwen3_8b"), ("gsm8k", "qwen3_8b")],
+    [
+        ("arithmetic", "smollm2_135m"),
+        ("aime24", "qwen3_8b"),
+        ("gsm8k", "qwen3_8b"),
+        ("sequences", "sequences_reasoner"),
+    ],
 )
 def test_a_benchmark_names_its_model(bench: str, model: str) -> None:
     assert config_of(f"bench={bench}").model.name == model
@@ -283,6 +288,7 @@ INSIDE = {
     "model.path", "model.revision", "model.load_format", "model.dtype", "model.enable_thinking",
     "bench.family", "bench.hub_id", "bench.hub_config", "bench.split", "bench.revision",
     "bench.num_problems_expected",  # of bench=arithmetic, which makes so many
+    "bench.kinds", "bench.max_items", "bench.max_steps", "bench.max_phases",
     "bench.limit", "bench.num_samples", "bench.prompt_role", "bench.instruction", "bench.seed",
     "pool.kind",
     "sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p",
