@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from growpage.errors import unknown
+from growpage.places import MODELS_FOLDER
 
 BUNDLED = "bundled:"  # the prefix of a model that comes with the project
-_BUNDLED_MODELS = Path(__file__).resolve().parents[2] / "models"
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 
@@ -35,10 +35,10 @@ def exists(path: str) -> bool:
 def bundled_model(source: str) -> Path:
     """The folder behind "bundled:NAME". Raises `UsageError` when the project has no such model."""
     name = source.removeprefix(BUNDLED)
-    known = sorted(path.parent.name for path in _BUNDLED_MODELS.glob("*/config.json"))
+    known = sorted(path.parent.name for path in MODELS_FOLDER.glob("*/config.json"))
     if name not in known:
         raise unknown("model.path", source, [BUNDLED + item for item in known])
-    return _BUNDLED_MODELS / name
+    return MODELS_FOLDER / name
 
 
 def package_file(source: str) -> Path | None:
