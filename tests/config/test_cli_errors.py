@@ -64,6 +64,12 @@ MISTAKES = {  # arguments, what the one line must say
         "grader.name=sequences grader.policy.case_matters=true",
         "grader.policy.case_matters=True no effect grader=math",
     ),
+    "kind": ("bench=sequences bench.kinds=[wlk]", "bench.kinds=wlk walk?"),
+    "knob of another family": ("bench.max_steps=40", "bench.max_steps=40 no effect sequences"),
+    "revision": (
+        "bench=gsm8k model=smollm2_135m bench.revision=main",
+        "bench.revision=main commit",
+    ),
     "family": ("bench.family=gsm8", "bench.family=gsm8 Known: gsm8k?"),
     "scorer": ("policy.scorer=dual_time", "policy.scorer=dual_time dual_timescale?"),
     "file": ("bench=gsm8k model=smollm2_135m bench.path=no.jsonl", "bench.path= no.jsonl"),

@@ -9,7 +9,8 @@ from dataclasses import fields
 from importlib.util import find_spec
 
 from growpage import budget, host
-from growpage.bench.registry import BENCHMARKS
+from growpage.bench.registry import make_benchmark
+from growpage.bench.sequences.benchmark import KNOBS
 from growpage.config import (
     BenchConfig,
     Config,
@@ -52,7 +53,6 @@ def _check_names(config: Config) -> None:
     names = {
         "engine.backend": (config.engine.backend, BACKENDS),
         "engine.dtype": (config.engine.dtype, DTYPES),
-        "bench.family": (config.bench.family, BENCHMARKS),
         "grader.name": (config.grader.name, GRADERS),
     }
     if hasattr(config.policy, "scorer"):
@@ -63,12 +63,20 @@ def _check_names(config: Config) -> None:
 
 
 def _check_bench(bench: BenchConfig) -> None:
+    make_benchmark(bench)  # raises for its family and its own settings
     for key in ("path", "hub_id", "revision"):
         value = getattr(bench, key)
         if is_generated(bench) and value is not None:
             raise UsageError(
                 f"bench.{key}={value}: no effect, since bench={bench.name} makes its own problems. "
                 "Choose the benchmark that fits, for example bench=gsm8k."
+            )
+    for key in KNOBS:
+        value = getattr(bench, key)
+        if bench.family != "sequences" and value is not None:
+            raise UsageError(
+                f"bench.{key}={value}: no effect, since bench={bench.name} has no such setting. "
+                "Leave it out, or choose bench=sequences."
             )
 
 
