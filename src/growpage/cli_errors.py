@@ -107,7 +107,9 @@ def _elsewhere(key: str, value: str) -> str:
         return ""
     homes = [name for name, cls in GROUPS.items() if leaf in {x.name for x in fields(cls)}]
     homes += ["policy"] if owners else []
-    return f" Did you mean {' or '.join(f'{home}.{leaf}={value}' for home in homes)}?" * bool(homes)
+    if not homes:
+        return ""
+    return f" Did you mean {' or '.join(f'{home}.{leaf}={value}' for home in homes)}?"
 
 
 def _hydra_error(text: str) -> str:

@@ -257,7 +257,7 @@ def no_such_key(path: str, known: set[str], guess: str = "") -> UsageError:
     """The error for a key outside the schema; `known` are its group's keys, `guess` a better hint."""
     group, _, key = path.rpartition(".")
     prefix, place = (f"{group}.", f" in {group}") if group else ("", "")
-    guess = guess or closest(key, known).replace("mean ", f"mean {prefix}")
+    guess = guess or closest(key, known, prefix)
     return UsageError(f"{path}: no such key. Known{place}: {', '.join(sorted(known))}.{guess}")
 
 

@@ -19,10 +19,10 @@ def require(condition: bool, key: str, value: object, allowed: str, hint: str = 
         raise UsageError(f"{key}={value}: must be {allowed}." + (f" {hint}" if hint else ""))
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean X?' or '' when nothing is near."""
+def closest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """' Did you mean X?', X with `prefix` before it, or '' when nothing is near."""
     matches = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]}?" if matches else ""
+    return f" Did you mean {prefix}{matches[0]}?" if matches else ""
 
 
 def unknown(key: str, value: str, known: Iterable[str]) -> UsageError:

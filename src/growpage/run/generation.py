@@ -1,17 +1,17 @@
 """From work items to requests, and from finished requests to sample rows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark
 from growpage.config import SamplingConfig
 from growpage.engine.request import FinishReason, Request, RequestOutput, SamplingParams
 from growpage.errors import UsageError
+from growpage.grade.text import THINK
 from growpage.run.build import ChatTokenizer
 from growpage.run.resume import WorkItem, prompt_hash
 from growpage.store.schema import SampleCapacity, SampleRow, SampleTimes
-
-_OPEN_THINK = "<think>"
 
 
 class Prompt:
@@ -22,7 +22,7 @@ class Prompt:
     def __init__(self, text: str, token_ids: Sequence[int]) -> None:
         self.token_ids = tuple(token_ids)
         self.hash = prompt_hash(self.token_ids)
-        self.is_reasoning_open = text.rstrip().endswith(_OPEN_THINK)
+        self.is_reasoning_open = text.rstrip().endswith(THINK)
 
 
 def make_prompts(
@@ -71,7 +71,7 @@ def sample_row(
 ) -> SampleRow:
     """The row of a finished request. start: the session's first `time.perf_counter`."""
     assert output.finish_reason is not FinishReason.ABORT, output.request_id
-    metrics, counters = output.metrics, output.metrics.counters
+    metrics = output.metrics
 
     def since_start(moment: float | None) -> float | None:
         return None if moment is None else moment - start
@@ -104,7 +104,7 @@ def sample_row(
             num_decode_steps=metrics.num_decode_steps,
             num_cached_tokens=metrics.num_cached_tokens,
         ),
-        counters={name: getattr(counters, name) for name in counters.__slots__},
+        counters=asdict(metrics.counters),
     )
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from growpage.backends.base import Backend
@@ -283,7 +284,7 @@ def session_totals(stats: EngineStats, wall_s: float) -> dict[str, Any]:
         num_steps=stats.num_steps,
         avg_resident_requests=stats.avg_resident_requests,
     )
-    return {name: getattr(totals, name) for name in totals.__slots__}
+    return asdict(totals)
 
 
 def _next_session(run_dir: RunDir) -> int:
