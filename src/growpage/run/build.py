@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark
-from growpage.config import Config
+from growpage.config import Config, LoadFormat
 from growpage.errors import UsageError, unknown
 from growpage.grade.base import Grader
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = ("growpage",)
+BACKENDS = ("growpage", "vllm")
 
 
 class ChatTokenizer(Protocol):
@@ -82,14 +82,43 @@ def build_backend(config: Config) -> "tuple[Backend, ChatTokenizer, LoadedModel 
         seed=config.seed,
     )
     if model.tokenizer is None:
-        raise UsageError(
-            f"model.path={config.model.path}: no tokenizer. Put tokenizer.json beside the weights."
-        )
+        raise _no_tokenizer(config.model.path)
     engine = GrowpageEngine(model, config.engine, config.policy)
     return engine, model.tokenizer, model
 
 
+def build_vllm(config: Config) -> Engine:
+    """vLLM on a checkpoint folder or a hub id, with our tokenizer. Raises `UsageError`."""
+    from growpage.backends.vllm_fullkv import VllmFullKV, engine_args
+    from growpage.engine.models import loader
+
+    model, is_dummy = config.model, config.model.load_format is LoadFormat.dummy
+    folder, _ = loader._folder(model.path, model.revision, not is_dummy)
+    tokenizer = loader.Tokenizer.from_folder(folder)
+    if tokenizer is None:
+        raise _no_tokenizer(model.path)
+    args = engine_args(
+        config.engine,
+        model=str(folder),
+        load_format=model.load_format.value,
+        seed=config.seed,
+    )
+    backend = VllmFullKV(args, eos_token_ids=tokenizer.eos_token_ids)
+    weights = () if is_dummy else loader.SafetensorsFolder(folder).files
+    names = ("config.json", "tokenizer.json")
+    files = [file for name in names if (file := folder / name).is_file()]
+    return Engine(
+        backend=backend, tokenizer=tokenizer, model_files=loader.fingerprints([*files, *weights])
+    )
+
+
+def _no_tokenizer(path: str) -> UsageError:
+    return UsageError(f"model.path={path}: no tokenizer. Put tokenizer.json beside the weights.")
+
+
 def build_engine(config: Config) -> Engine:
+    if config.engine.backend == "vllm":
+        return build_vllm(config)
     backend, tokenizer, model = build_backend(config)
     files = dict(model.files) if model is not None else {}
     return Engine(backend=backend, tokenizer=tokenizer, model_files=files)

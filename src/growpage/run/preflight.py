@@ -9,6 +9,7 @@ from dataclasses import fields
 from importlib.util import find_spec
 
 from growpage import budget, host
+from growpage.backends import vllm_fullkv
 from growpage.bench.registry import make_benchmark
 from growpage.bench.sequences.benchmark import KNOBS
 from growpage.config import (
@@ -21,6 +22,7 @@ from growpage.config import (
     Stage,
     is_generated,
 )
+from growpage.engine.config import Admission, PreemptMode
 from growpage.errors import UsageError, require, unknown
 from growpage.grade.policy import MathPolicy
 from growpage.grade.registry import GRADERS
@@ -37,6 +39,8 @@ def check(config: Config) -> None:
     _check_bench(config.bench)
     _check_grader(config.grader)
     _check_pool(config)
+    if config.engine.backend == "vllm":
+        _check_vllm(config)
     if config.stage is not Stage.grade:
         _check_device(config)
         _check_model(config.model, config.engine.device)
@@ -101,6 +105,42 @@ def _check_pool(config: Config) -> None:
         raise UsageError(
             f"{name}={value}: its page pool needs a CUDA GPU and comes with the GPU engine; this "
             "version has none. policy=fullkv pool=static is the same capacity on a fixed pool."
+        )
+
+
+_OF_VLLM = {  # the one value that vLLM knows
+    "preempt_mode": PreemptMode.recompute,
+    "admission": Admission.auto,
+    "swap_space_gib": 0.0,
+    "num_threads": None,
+}
+
+
+def _check_vllm(config: Config) -> None:
+    if config.policy.name != "fullkv":
+        raise UsageError(
+            f"policy={config.policy.name}: vLLM serves full KV only. Use engine=vllm policy=fullkv, "
+            f"or leave engine=vllm out for policy={config.policy.name} on our engine."
+        )
+    for key, only in _OF_VLLM.items():
+        value = getattr(config.engine, key)
+        if value != only:
+            shown = [getattr(item, "value", item) for item in (value, only)]
+            raise UsageError(
+                f"engine.{key}={shown[0]}: no effect in vLLM. Leave it out, as engine=vllm does "
+                f"(engine.{key}={'null' if only is None else shown[1]})."
+            )
+    if config.stage is not Stage.grade and not vllm_fullkv.is_installed():
+        raise vllm_fullkv.not_installed()
+    if config.engine.device.startswith("cuda:"):
+        raise UsageError(
+            f"engine.device={config.engine.device}: vLLM takes the first visible card. Use "
+            f"CUDA_VISIBLE_DEVICES={config.engine.device[5:]} and engine.device=cuda."
+        )
+    if config.model.path.startswith("gguf:") or config.model.path.endswith(".gguf"):
+        raise UsageError(
+            f"model={config.model.name}: engine=vllm reads folders of safetensors files and hub ids, "
+            "no GGUF. Choose another model, for example model=qwen3_8b."
         )
 
 
