@@ -60,10 +60,8 @@ def entropy_ratio(attention: Tensor) -> Tensor:
     return mean
 
 
-def demand_ratios(attention: Tensor, metric: DemandMetric, mass: float) -> tuple[float, float]:
-    """(r_short, r_long) of one request: attention [2, L, H, n]."""
+def demand_ratios(attention: Tensor, metric: DemandMetric, mass: float) -> Tensor:
+    """r of each summary of one request: attention [X, L, H, n] → [X]."""
     if metric is DemandMetric.entropy:
-        short, long = entropy_ratio(attention).tolist()
-    else:
-        short, long = working_set_ratio(attention, mass).tolist()
-    return short, long
+        return entropy_ratio(attention)
+    return working_set_ratio(attention, mass)

@@ -20,7 +20,7 @@ def select_tokens(
     num_chosen = num_retained - (num_tokens - num_candidates)
     assert 0 < num_chosen <= num_candidates, (num_chosen, num_candidates)
     num_pages = -(-num_candidates // page_size)
-    if _quota(num_candidates, page_size, k_loc) > num_chosen:
+    if local_quota_total(num_candidates, page_size, k_loc) > num_chosen:
         k_loc = num_chosen // num_pages
     ranked = _newest_first_ranking(_lift_local(scores, page_size, k_loc))
     kept = torch.zeros((*scores.shape[:2], num_tokens), dtype=torch.bool, device=scores.device)
@@ -29,7 +29,7 @@ def select_tokens(
     return kept.nonzero()[:, 2].view(*scores.shape[:2], num_retained)
 
 
-def _quota(num_candidates: int, page_size: int, k_loc: int) -> int:
+def local_quota_total(num_candidates: int, page_size: int, k_loc: int) -> int:
     """Tokens that the block-local rule keeps in all; the last page may hold fewer candidates than k_loc."""
     full, rest = divmod(num_candidates, page_size)
     return full * k_loc + min(rest, k_loc)

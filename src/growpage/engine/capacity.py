@@ -126,12 +126,7 @@ class CapacityControl:
         if kind in (EventKind.COMPRESS, EventKind.SHRINK):
             self._num_held_back = max(0, self._num_held_back - num_fresh)
         sources = tuple(sequence.block_table)
-        own = [page for page in sources if not self._pool.is_shared(page)]
-        shared = [page for page in sources if self._pool.is_shared(page)]
-        targets = own[:num_pages] + self._pool.allocate(num_fresh)
-        for page in own[:num_pages]:
-            self._pool.forget(page)
-        self._pool.release(shared + own[num_pages:])
+        targets = self._take_targets(sources, num_pages, num_fresh)
         num_retained = (num_pages - 1) * self._page_size
         plan.compactions.append(
             Compaction(
@@ -149,6 +144,23 @@ class CapacityControl:
         self.drop_reservation(sequence)
         self._record(sequence, kind, len(sources))
         return True
+
+    def _take_targets(self, sources: tuple[int, ...], num_pages: int, num_fresh: int) -> list[int]:
+        """Own pages keep their places; surplus own pages, then fresh ones, stand in for shared pages.
+
+        The other sources are released. Tokens can be moved in place unless a surplus page had to come forward.
+        """
+        spare = [page for page in sources[num_pages:] if not self._pool.is_shared(page)]
+        spare += self._pool.allocate(num_fresh)
+        substitutes = iter(spare)
+        targets = [
+            next(substitutes) if self._pool.is_shared(page) else page
+            for page in sources[:num_pages]
+        ]
+        for page in targets:
+            self._pool.forget(page)
+        self._pool.release(page for page in sources if page not in targets)
+        return targets
 
     def _record(self, sequence: Sequence, kind: EventKind, num_pages_before: int) -> None:
         """Log what was done; a primary decision is counted here, once, when it is carried out."""

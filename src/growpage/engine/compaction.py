@@ -3,24 +3,27 @@
 Shape legend: L layers, H KV heads, G query heads a group, n stored tokens, d head dim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from growpage.budget.base import DemandMetric, DemandPolicy, EvictingPolicy, Signal, Signals
-from growpage.budget.demand import attention_logits, demand_ratios, group_attention
 from growpage.budget.scorers.base import ScoringInput
+from growpage.budget.scorers.dual_timescale import dual_timescale
 from growpage.budget.scorers.registry import SCORERS
-from growpage.budget.selection import select_tokens
+from growpage.engine.budget_ops import budget_ops
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.plan import Compaction
 from growpage.engine.query_state import QuerySummaries
 from growpage.engine.sequence import Sequence
+from growpage.engine.stage_times import Stage, StageTimes
 from growpage.errors import unknown
 
 Rotate = Callable[[Tensor, Tensor], Tensor]
+
+MAX_HELD_BYTES = 1 << 28  # logits kept between measuring and compacting; more are computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,16 @@ class CompactionRecord:
 
 @dataclass(slots=True, kw_only=True)
 class _View:
-    """A request's stored tokens and what its summaries see of them, at one position."""
+    """What a request's summaries see of its stored tokens, at one position."""
 
-    tokens: Tensor  # [L, 2, n, H, d]
+    pages: tuple[int, ...]
+    num_tokens: int
     logits: Tensor  # [2, L, H, G, n]
     kept: dict[int, Tensor]  # num_retained → selection
 
 
 class Compactor:
-    """Signals and compactions of one step share what they gather; `clear` ends the step."""
+    """Signals and compactions of one step share what they compute; `clear` ends the step."""
 
     def __init__(
         self,
@@ -53,11 +57,14 @@ class Compactor:
         *,
         rotate: Rotate,
         softmax_scale: float,
+        profile: bool = False,
     ) -> None:
         """rotate: the model's RoPE, (x [T, Hq, d], positions [T]) → x rotated."""
         if policy.scorer not in SCORERS:
             raise unknown("policy.scorer", policy.scorer, SCORERS)
         self.listener: Callable[[CompactionRecord], None] | None = None
+        self.ops = budget_ops(cache.data.device)
+        self.times = StageTimes(cache.data.device, is_enabled=profile)
         self._scorer = SCORERS[policy.scorer]
         self._policy = policy
         self._cache = cache
@@ -65,26 +72,25 @@ class Compactor:
         self._rotate = rotate
         self._scale = softmax_scale
         self._views: dict[str, _View] = {}
+        self._num_held_bytes = 0
 
-    def measure(self, sequence: Sequence) -> Signals:
-        """What the policy asks for at this boundary (Eq. 7, 8; Theorem 3.1 for the lost mass)."""
-        view = self._view(sequence, sequence.block_table, sequence.num_resident_tokens)
-        r_short = r_long = lost_mass = None
-        if Signal.DELTA in self._policy.signals():
-            r_short, r_long = self._demand(view)
-        if Signal.LOST_MASS in self._policy.signals():
-            lost_mass = self._lost_mass(view, sequence.num_pages)
-        return Signals(r_short=r_short, r_long=r_long, lost_mass=lost_mass)
+    def measure(self, sequences: Iterable[Sequence]) -> dict[str, Signals]:
+        """What the policy asks for at these boundaries, by request id; the host waits once for all of them."""
+        measured = {s.request_id: self._measure(s) for s in sequences}
+        if not measured:
+            return {}
+        rows = torch.stack([torch.stack(list(m.values())) for m in measured.values()]).tolist()
+        return {
+            name: Signals(**dict(zip(values, row, strict=True)))
+            for (name, values), row in zip(measured.items(), rows, strict=True)
+        }
 
     def compact(self, compaction: Compaction) -> None:
         """Move the kept tokens of every layer and KV head into the target pages, in their order."""
         view = self._view(compaction.sequence, compaction.source_pages, compaction.num_tokens)
         kept = self._kept(view, compaction.num_retained)
-        index = kept.transpose(1, 2)[:, None, :, :, None]
-        head_dim = view.tokens.shape[-1]
-        tokens = view.tokens.gather(2, index.expand(-1, 2, -1, -1, head_dim))
-        num_pages = compaction.num_retained // self._cache.page_size
-        self._cache.scatter(compaction.target_pages[:num_pages], tokens)
+        with self.times.stage(Stage.COMPACTION):
+            self.ops.move(self._cache, compaction.source_pages, compaction.target_pages, kept)
         if self.listener is not None:
             self.listener(
                 CompactionRecord(
@@ -97,17 +103,21 @@ class Compactor:
 
     def clear(self) -> None:
         self._views.clear()
+        self._num_held_bytes = 0
 
     def _view(
         self, sequence: Sequence, pages: list[int] | tuple[int, ...], num_tokens: int
     ) -> _View:
         view = self._views.get(sequence.request_id)
         if view is None:
-            tokens = self._cache.gather(pages, num_tokens)
-            queries = self._queries(sequence)
-            logits = attention_logits(queries, tokens[:, 0], self._scale)
-            view = _View(tokens=tokens, logits=logits, kept={})
-            self._views[sequence.request_id] = view
+            with self.times.stage(Stage.SUMMARY_LOGITS):
+                queries = self._queries(sequence)
+                logits = self.ops.logits(queries, self._cache, pages, num_tokens, self._scale)
+            view = _View(pages=tuple(pages), num_tokens=num_tokens, logits=logits, kept={})
+            # Requests of one prompt meet their boundaries in the same step.
+            if self._num_held_bytes + logits.nbytes <= MAX_HELD_BYTES:
+                self._views[sequence.request_id] = view
+                self._num_held_bytes += logits.nbytes
         return view
 
     def _queries(self, sequence: Sequence) -> Tensor:
@@ -119,40 +129,63 @@ class Compactor:
         positions = torch.full((flat.shape[0],), sequence.position, device=flat.device)
         return self._rotate(flat, positions).view_as(queries)
 
-    def _demand(self, view: _View) -> tuple[float, float]:
-        """r_short, r_long over all stored tokens but the newest page."""
+    def _measure(self, sequence: Sequence) -> dict[str, Tensor]:
+        """Fields of `Signals` as numbers on the device (Eq. 7, 8; Theorem 3.1 for the lost mass)."""
+        view = self._view(sequence, sequence.block_table, sequence.num_resident_tokens)
+        measured = {}
+        if Signal.DELTA in self._policy.signals():
+            measured["r_short"], measured["r_long"] = self._demand(view)
+        if Signal.LOST_MASS in self._policy.signals():
+            measured["lost_mass"] = self._lost_mass(view, sequence.num_pages)
+        return measured
+
+    def _demand(self, view: _View) -> Tensor:
+        """r of the two summaries over all stored tokens but the newest page: [2]."""
         policy = self._policy
         metric, mass = DemandMetric.topp, 0.99
         if isinstance(policy, DemandPolicy):
             metric, mass = policy.metric, policy.mass
         candidates = view.logits[..., : -self._cache.page_size]
-        return demand_ratios(group_attention(candidates, policy.group_reduce), metric, mass)
+        with self.times.stage(Stage.ONLINE_DEMAND):
+            attention = self.ops.attention(candidates, policy.group_reduce)
+            return self.ops.demand(attention, metric, mass)
 
     def _kept(self, view: _View, num_retained: int) -> Tensor:
         if num_retained not in view.kept:
-            num_tokens = view.tokens.shape[2]
             page_size = self._cache.page_size
-            num_candidates = num_tokens - self._policy.num_kept_newest(page_size)
-            scores = self._scorer(
-                ScoringInput(
-                    keys=view.tokens[:, 0],
-                    values=view.tokens[:, 1],
-                    logits=view.logits,
-                    num_candidates=num_candidates,
-                    group_reduce=self._policy.group_reduce,
+            with self.times.stage(Stage.ATTENTION_SCORE):
+                scores = self._scores(view)
+            with self.times.stage(Stage.SELECTION):
+                view.kept[num_retained] = self.ops.select(
+                    scores,
+                    num_tokens=view.num_tokens,
+                    num_retained=num_retained,
+                    page_size=page_size,
+                    k_loc=self._policy.local_quota(page_size),
                 )
-            )
-            view.kept[num_retained] = select_tokens(
-                scores,
-                num_tokens=num_tokens,
-                num_retained=num_retained,
-                page_size=page_size,
-                k_loc=self._policy.local_quota(page_size),
-            )
         return view.kept[num_retained]
 
-    def _lost_mass(self, view: _View, num_pages: int) -> float:
-        """Attention over the historical candidates that Compress & Hold would evict.
+    def _scores(self, view: _View) -> Tensor:
+        """[L, H, candidates]; only scorers that look at keys or values pay for a copy of them."""
+        num_candidates, reduce = self._num_candidates(view), self._policy.group_reduce
+        if self._scorer is dual_timescale:
+            return self.ops.dual_timescale(view.logits[..., :num_candidates], reduce)
+        tokens = self._cache.gather(view.pages, view.num_tokens)
+        return self._scorer(
+            ScoringInput(
+                keys=tokens[:, 0],
+                values=tokens[:, 1],
+                logits=view.logits,
+                num_candidates=num_candidates,
+                group_reduce=reduce,
+            )
+        )
+
+    def _num_candidates(self, view: _View) -> int:
+        return view.num_tokens - self._policy.num_kept_newest(self._cache.page_size)
+
+    def _lost_mass(self, view: _View, num_pages: int) -> Tensor:
+        """Attention over the historical candidates that Compress & Hold would evict: [].
 
         Per layer and KV head the worse of the two summaries, then the mean.
         """
@@ -160,10 +193,12 @@ class Compactor:
         bound = self._policy.max_pages(page_size)
         held = num_pages if bound is None else min(num_pages, bound)
         kept = self._kept(view, (held - 1) * page_size)
-        num_candidates = view.tokens.shape[2] - self._policy.num_kept_newest(page_size)
-        attention = group_attention(view.logits[..., :num_candidates], self._policy.group_reduce)
-        is_kept = torch.zeros(
-            (*kept.shape[:2], view.tokens.shape[2]), dtype=torch.bool, device=kept.device
-        ).scatter_(-1, kept, True)[..., :num_candidates]
-        lost = attention.masked_fill(is_kept, 0.0).sum(-1)
-        return float(lost.amax(0).mean())
+        num_candidates = self._num_candidates(view)
+        with self.times.stage(Stage.ONLINE_DEMAND):
+            candidates = view.logits[..., :num_candidates]
+            attention = self.ops.attention(candidates, self._policy.group_reduce)
+            is_kept = torch.zeros(
+                (*kept.shape[:2], view.num_tokens), dtype=torch.bool, device=kept.device
+            ).scatter_(-1, kept, True)[..., :num_candidates]
+            lost: Tensor = attention.masked_fill(is_kept, 0.0).sum(-1)
+            return lost.amax(0).mean()

@@ -57,6 +57,7 @@ class EngineConfig:
     preempt_mode: PreemptMode = PreemptMode.swap
     swap_space_gib: float = 8.0
     num_threads: int | None = None  # torch CPU threads; None: all cores
+    profile_capacity_events: bool = False  # time the stages of capacity events (paper Figure 8)
 
     def __post_init__(self) -> None:
         self.admission = _member(Admission, "engine.admission", self.admission)

@@ -74,6 +74,7 @@ class Engine:
                 self.summaries,
                 rotate=decoder.rotate,
                 softmax_scale=shape.softmax_scale,
+                profile=config.profile_capacity_events,
             )
         self.runner = ModelRunner(decoder, self.cache, self.summaries, self._compactor, self.device)
         self.scheduler = Scheduler(policy, self._scheduler_config(page_bytes))
@@ -107,10 +108,8 @@ class Engine:
         """One iteration: measure boundaries, schedule, run, sample."""
         assert not self._is_shut_down, "the engine was shut down"
         with torch.inference_mode():
-            signals = {
-                sequence.request_id: self.compactor.measure(sequence)
-                for sequence in self.scheduler.boundaries()
-            }
+            boundaries = self.scheduler.boundaries()
+            signals = self.compactor.measure(boundaries) if boundaries else {}
             plan = self.scheduler.schedule(signals)
             if plan.decodes and self._decode_start is None:
                 self._decode_start = time.perf_counter()
@@ -132,6 +131,8 @@ class Engine:
         stats.num_used_pages = scheduler.pool.num_used
         stats.num_cached_pages = scheduler.pool.num_cached
         stats.counters = scheduler.log.totals
+        if not self._is_shut_down and self._compactor is not None:
+            stats.stage_times = self._compactor.times.summary()
         if self._num_decode_steps:
             stats.avg_resident_requests = self._num_resident_steps / self._num_decode_steps
         return stats
@@ -152,6 +153,8 @@ class Engine:
             "attention": "torch reference",
             "cuda_graphs": False,
             "async_compaction": False,
+            "capacity_ops": self._compactor.ops.name if self._compactor else None,
+            "capacity_stages": {k: asdict(v) for k, v in self.stats().stage_times.items()},
             "page_size": self.page_size,
             "num_pages": self.num_pages,
             "max_model_len": self.max_model_len,

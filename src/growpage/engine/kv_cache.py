@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from growpage.engine.kernels.page_list import page_list
+
 
 class KVCache:
     """Keys (after RoPE) and values of all layers: `data` is [L, 2, P, b, H, d].
@@ -41,12 +43,17 @@ class KVCache:
 
     def gather(self, pages: Sequence[int], num_tokens: int) -> Tensor:
         """The first `num_tokens` slots of these pages, copied: [L, 2, n, H, d]."""
-        index = torch.tensor(pages, dtype=torch.int64, device=self.data.device)
+        index = page_list(pages, self.data.device)
         return self.data.index_select(2, index).flatten(2, 3)[:, :, :num_tokens]
+
+    def gather_keys(self, pages: Sequence[int], num_tokens: int) -> Tensor:
+        """The keys alone, copied: [L, n, H, d]."""
+        index = page_list(pages, self.data.device)
+        return self.data[:, 0].index_select(1, index).flatten(1, 2)[:, :num_tokens]
 
     def scatter(self, pages: Sequence[int], tokens: Tensor) -> None:
         """Write whole pages: tokens [L, 2, len(pages) * b, H, d]."""
-        index = torch.tensor(pages, dtype=torch.int64, device=self.data.device)
+        index = page_list(pages, self.data.device).long()
         num_layers, _, _, *head = tokens.shape
         paged = tokens.reshape(num_layers, 2, len(pages), self.page_size, *head)
         self.data.index_copy_(2, index, paged.to(self.data.dtype))

@@ -108,6 +108,15 @@ class RequestOutput:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """One stage of the capacity events so far. The median leaves out what the first calls compile."""
+
+    num_events: int
+    mean_ms: float
+    median_ms: float
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
     """A snapshot between two steps. Pages are physical KV pages."""
@@ -126,3 +135,4 @@ class EngineStats:
     decode_wall_s: float = 0.0  # wall time since the first decode step began (docs/algorithm.md §8)
     avg_resident_requests: float = 0.0  # C, mean over decode steps
     counters: CapacityCounters = field(default_factory=CapacityCounters)
+    stage_times: dict[str, StageTime] = field(default_factory=dict)  # when profiled

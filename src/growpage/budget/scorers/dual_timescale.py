@@ -2,11 +2,16 @@
 
 from torch import Tensor
 
+from growpage.budget.base import GroupReduce
 from growpage.budget.demand import group_attention
 from growpage.budget.scorers.base import ScoringInput
 
 
 def dual_timescale(inputs: ScoringInput) -> Tensor:
     """max(a_S, a_L) over the historical candidates: [L, H, num_candidates]."""
-    logits = inputs.logits[..., : inputs.num_candidates]
-    return group_attention(logits, inputs.group_reduce).amax(0)
+    return larger_attention(inputs.logits[..., : inputs.num_candidates], inputs.group_reduce)
+
+
+def larger_attention(logits: Tensor, reduce: GroupReduce) -> Tensor:
+    """The same from the candidates' logits alone: [2, L, H, G, c] → [L, H, c]."""
+    return group_attention(logits, reduce).amax(0)

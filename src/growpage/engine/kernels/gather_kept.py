@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped, import-not-found"
 """Compaction of pages: the kept tokens of every layer and KV head move to the front of the target pages.
 
-Twin: what `Compactor.compact` does by gathering tokens and `KVCache.scatter`.
+Twin: `growpage.engine.budget_ops.TorchOps.move`.
 
 Why moving in place is free of races. Token i of the result comes from source slot kept[i] >= i, since `kept` increases.
 One program owns all tokens of its layer, of keys or values, of its head (or of a part of the head's dimensions), so no

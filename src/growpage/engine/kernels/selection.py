@@ -44,7 +44,7 @@ def select_tokens(
         )
     num_chosen = num_retained - (num_tokens - num_candidates)
     assert 0 < num_chosen <= num_candidates, (num_chosen, num_candidates)
-    if selection._quota(num_candidates, page_size, k_loc) > num_chosen:
+    if selection.local_quota_total(num_candidates, page_size, k_loc) > num_chosen:
         k_loc = num_chosen // triton.cdiv(num_candidates, page_size)
     kept = torch.empty(
         (num_layers, num_kv_heads, num_retained), dtype=torch.int64, device=scores.device

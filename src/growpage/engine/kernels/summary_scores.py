@@ -2,7 +2,7 @@
 """What the query summaries see of a request's stored tokens, read from its pages in place.
 
 Twins: `growpage.budget.demand.attention_logits` over `KVCache.gather`, `growpage.budget.demand.group_attention` and
-`growpage.budget.scorers.dual_timescale`.
+`growpage.budget.scorers.dual_timescale.larger_attention`.
 
 Shape legend: X summaries (short, long), L layers, Hq query heads, H KV heads, G = Hq / H, d head dim, n stored tokens,
 c candidates, P pages of the cache, b tokens a page.
