@@ -9,14 +9,13 @@ from growpage.budget.base import Action
 from growpage.budget.coverage import Coverage
 from growpage.budget.growpage import GrowPage
 from growpage.engine import compaction
-from growpage.engine.block_pool import BlockPool
-from growpage.engine.capacity import CapacityControl
 from growpage.engine.config import EngineConfig
 from growpage.engine.engine import Engine
-from growpage.engine.event_log import NO_SIGNALS, EventLog
+from growpage.engine.event_log import NO_SIGNALS
 from growpage.engine.models.loader import LoadedModel, load_model
 from growpage.engine.plan import Plan
-from growpage.engine.request import Request, RequestMetrics, SamplingParams
+from growpage.engine.request import Request, SamplingParams
+from growpage.engine.scheduler import Scheduler, SchedulerConfig
 from growpage.engine.sequence import Decision, Sequence
 from tests.oracle import Recorder
 from tests.tiny_models import make_tiny
@@ -130,24 +129,19 @@ def test_own_pages_keep_their_places(
     shared: tuple[int, ...], action: Action, expected: list[int | None]
 ) -> None:
     """None: a fresh page. A page that SHRINK gives up stands in for a shared one first."""
-    pool = BlockPool(10, enable_prefix_caching=True)
+    config = SchedulerConfig(
+        page_size=PAGE, num_pages=10, max_num_seqs=1, max_num_batched_tokens=16, max_model_len=99
+    )
+    scheduler = Scheduler(GrowPage(initial_pages=2, num_protected_tokens=2), config)
+    scheduler.add(_requests()[0])
+    sequence, pool = scheduler.waiting[0], scheduler.pool
     table = pool.allocate(4)
     pool.share([table[index] for index in shared])
-    policy = GrowPage(initial_pages=2, num_protected_tokens=2)
-    control = CapacityControl(policy, pool, EventLog(), PAGE)
-    sequence = Sequence(
-        request=_requests()[0],
-        arrival=0,
-        metrics=RequestMetrics(arrival_time=0.0),
-        token_ids=[0] * 17,
-        num_prompt_tokens=5,
-        block_table=list(table),
-        position=16,
-        num_resident_tokens=16,
-        pending=Decision(action=action, signals=NO_SIGNALS),
-    )
+    sequence.block_table = list(table)
+    sequence.position = sequence.num_resident_tokens = 4 * PAGE
+    sequence.pending = Decision(action=action, signals=NO_SIGNALS)
     plan = Plan()
-    assert control.try_advance(sequence, plan)
+    assert scheduler.capacity.try_advance(sequence, plan)
     (planned,) = plan.compactions
     places = [table.index(p) if p in table else None for p in planned.target_pages]
     assert places == expected
