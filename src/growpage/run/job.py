@@ -4,6 +4,7 @@ Imports no torch. What the worker left is in `status.json`, whatever happened to
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -24,10 +25,10 @@ from growpage.config import (
     run_directory,
 )
 from growpage.errors import EXIT_FAILED, EXIT_USAGE
-from growpage.run.frozen import freeze
+from growpage.run.frozen import flat_settings, freeze
 from growpage.run.provenance import session_record
 from growpage.run.report import make_console, print_run, state_label
-from growpage.store.atomic import read_json, write_json
+from growpage.store.atomic import write_json
 from growpage.store.errors import StoreError
 from growpage.store.frames import read_metrics
 from growpage.store.run_dir import RunDir, find_existing, find_or_create
@@ -73,6 +74,7 @@ class _Job:
         self._command = list(worker_command)
         self._console = console
         self._hash = config_hash(config)
+        self._errors = make_console(is_error=True)
 
     def run(self) -> int:
         path = run_directory(self._config)
@@ -83,6 +85,7 @@ class _Job:
             return 0
         run_dir, is_new = find_or_create(path, self._hash)
         with self._lock(run_dir, is_new):
+            run_dir.settle()
             run_dir.check_is_ours()
             code = self._start(run_dir, is_new)
         if code == 0:
@@ -92,7 +95,13 @@ class _Job:
     def _has_nothing_to_do(self, run_dir: RunDir) -> bool:
         if self._config.fresh or self._config.stage is Stage.grade or not run_dir.is_complete:
             return False
-        metrics = read_metrics(run_dir) or {}
+        try:
+            metrics = read_metrics(run_dir) or {}
+            run_dir.read_status()
+            flat_settings(run_dir)
+        except StoreError as error:
+            self._say(f"made anew from the samples: {error}")
+            return False
         is_graded = metrics.get("grader_hash") == grader_hash(self._config)
         return is_graded or self._config.stage is Stage.generate
 
@@ -112,19 +121,22 @@ class _Job:
             self._prepare(run_dir)
             code = self._supervise(run_dir)
         except BaseException:
-            if is_new and not _has_samples(run_dir):
+            if is_new and not run_dir.has_samples:
                 run_dir.discard()
             raise
-        if code == EXIT_USAGE and is_new and not _has_samples(run_dir):
+        finally:
+            if run_dir.settle():
+                self._say("No new sample was made; the results from before are back.")
+        if code == EXIT_USAGE and is_new and not run_dir.has_samples:
             run_dir.discard()  # a mistake of the user leaves nothing behind
         return code
 
     def _prepare(self, run_dir: RunDir) -> None:
         if self._config.fresh:
-            run_dir.clear()
+            run_dir.set_aside()
         run_dir.reopen()
         freeze(self._config, run_dir.config)
-        provenance = read_json(run_dir.provenance) or {
+        provenance = run_dir.read_provenance() or {
             "schema_version": SCHEMA_VERSION,
             "run": run_dir.name,
             "config_hash": self._hash,
@@ -139,7 +151,7 @@ class _Job:
         """Run one worker to its end; its last word, or ours for it, stands in status.json."""
         with _Signals() as signals:
             with signals.held_back():
-                child = subprocess.Popen([*self._command, str(run_dir.path)])
+                child = subprocess.Popen([*self._command, str(run_dir.path)], env=_worker_env())
             code = signals.wait(child)
         interrupted = signals.received
         if code == 0:
@@ -167,8 +179,13 @@ class _Job:
                 write_status(run_dir.status, status.beat(state=state, error=error))
 
     def _explain(self, what: str, run_dir: RunDir) -> None:
-        text = f"{what}: {run_dir.name} is {state_label(run_dir)}. The same command continues it."
-        make_console(is_error=True).print(text, markup=False, soft_wrap=True)
+        command = "The same command"
+        if self._config.fresh:
+            command += " without fresh=true"
+        self._say(f"{what}: {run_dir.name} is {state_label(run_dir)}. {command} continues it.")
+
+    def _say(self, text: str) -> None:
+        self._errors.print(text, markup=False, soft_wrap=True)
 
     def _print_end(self, run_dir: RunDir) -> None:
         if run_dir.is_complete:
@@ -238,13 +255,6 @@ class _Signals:
         elif not self._has_asked:
             self._has_asked = True
             child.terminate()
-
-
-def _has_samples(run_dir: RunDir) -> bool:
-    try:
-        return run_dir.samples.stat().st_size > 0
-    except OSError:
-        return False
 
 
 def _print_plan(config: Config, console: Console) -> None:
