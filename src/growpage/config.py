@@ -194,6 +194,10 @@ class Config:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, "seed", self.seed, "in 0..2^63-1")
+        if self.fresh and self.stage is Stage.grade:
+            raise UsageError(
+                "fresh=true stage=grade: starting over leaves no samples to grade. Leave one out."
+            )
 
 
 GROUPS: dict[str, type] = {

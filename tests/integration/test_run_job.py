@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -231,6 +232,110 @@ def test_fresh_starts_over(tmp_path: Path) -> None:
     assert "continuing" not in done.stderr
     assert the_run(tmp_path).samples.stat().st_mtime_ns > before
     assert len(json.loads(the_run(tmp_path).provenance.read_text())["sessions"]) == 1
+
+
+def contents(runs: Path) -> dict[str, bytes]:
+    files = [item for item in the_run(runs).path.iterdir() if item.suffix != ".lock"]
+    return {item.name: item.read_bytes() for item in files if item.name != "run.log"}
+
+
+def test_grading_alone_after_starting_over_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    assert run_job(tmp_path).returncode == 0
+    before = contents(tmp_path)
+    done = run_job(tmp_path, fresh=True, stage="grade")
+    assert done.returncode == 2
+    assert "fresh=true stage=grade: starting over leaves no samples to grade" in done.stderr
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("fault", [{"FAKE_CRASH_AT": "0"}, {"FAKE_REFUSE": "1"}])
+def test_start_over_that_makes_no_sample_keeps_the_old_results(
+    tmp_path: Path, fault: dict[str, str]
+) -> None:
+    assert run_job(tmp_path).returncode == 0
+    before = contents(tmp_path)
+    done = run_job(tmp_path, fresh=True, env=fault)
+    assert done.returncode != 0
+    assert "No new sample was made; the results from before are back." in done.stderr
+    assert contents(tmp_path) == before
+    assert "already complete" in run_job(tmp_path).stdout
+
+
+def test_start_over_whose_processes_were_killed_early_keeps_the_old_results(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    assert run_job(tmp_path).returncode == 0
+    run = the_run(tmp_path)
+    run.set_aside()  # as far as a killed job got
+    done = run_job(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert outputs(tmp_path) == outputs(undisturbed)
+    assert "loading model" not in done.stderr
+
+
+def test_interrupted_start_over_says_that_it_continues_without_fresh(tmp_path: Path) -> None:
+    job = start_job(tmp_path, fresh=True)
+    wait_for(in_the_middle(tmp_path))
+    job.terminate()
+    _, errors = job.communicate(timeout=30)
+    assert "The same command without fresh=true continues it." in errors
+    assert "continuing: " in run_job(tmp_path).stderr
+
+
+@pytest.mark.parametrize("name", ["status.json", "config.yaml", "metrics.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"sessions": 1'])
+def test_damaged_small_file_of_a_complete_run_is_written_anew(
+    tmp_path: Path, undisturbed: Path, name: str, content: str
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "runs")
+    runs = tmp_path / "runs"
+    (the_run(runs).path / name).write_text(content)
+    done = run_job(runs)
+    assert done.returncode == 0, done.stderr
+    assert "loading model" not in done.stderr
+    assert outputs(runs) == outputs(undisturbed)
+    assert accuracy(runs) == accuracy(undisturbed)
+    assert the_status(runs).state is RunState.ok
+    assert "already complete" in run_job(runs).stdout
+
+
+@pytest.mark.parametrize("name", ["samples.parquet", "samples.jsonl"])
+def test_result_cut_after_the_run_is_made_again_by_the_same_command(
+    tmp_path: Path, undisturbed: Path, name: str
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(undisturbed, runs)
+    os.truncate(the_run(runs).path / name, 300)
+    done = run_job(runs)
+    assert done.returncode == 0, done.stderr
+    assert outputs(runs) == outputs(undisturbed)
+    assert the_run(runs).is_complete
+
+
+def test_damaged_provenance_is_one_line_and_starting_over_mends_it(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(undisturbed, runs)
+    the_run(runs).done.unlink()
+    the_run(runs).provenance.write_text('{"a": 1}')
+    done = run_job(runs)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert "provenance.json: sessions is missing. Remove it;" in line
+    assert run_job(runs, fresh=True).returncode == 0
+
+
+def test_missing_configuration_beside_samples_is_written_again(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(undisturbed, runs)
+    the_run(runs).config.unlink()
+    done = run_job(runs)
+    assert done.returncode == 0, done.stderr
+    assert "loading model" not in done.stderr
+    assert the_run(runs).is_complete
 
 
 # ---- two at a time -------------------------------------------------------------------------------

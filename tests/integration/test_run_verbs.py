@@ -1,6 +1,9 @@
 """compare, ls and show over stored runs."""
 
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from growpage.errors import UsageError
 from growpage.run.verbs import main
 from growpage.store.atomic import write_json
 from growpage.store.run_dir import RunDir, list_runs
+from growpage.store.status import RunState, Status, write_status
 from tests.integration.test_run_session import prepare, stop_after, work
 
 Capture = pytest.CaptureFixture[str]
@@ -110,6 +114,11 @@ def test_show_names_origin_configuration_and_numbers(runs: Path, capsys: Capture
         ("show", [], "name one run"),
         ("ls", ["fullkv"], "Did you mean show fullkv"),
         ("cmpare", [], "Did you mean compare"),
+        ("show", [""], "is empty"),
+        ("show", ["a" * 300], "no such run"),
+        ("show", ["~nouser/run"], "~nouser/run: the folder of that user"),
+        ("ls", ["paths.runs=~nouser"], "paths.runs=~nouser: the folder of that user"),
+        ("ls", ["paths.runs=/dev/null"], "paths.runs=/dev/null: must be a folder"),
     ],
 )
 def test_mistakes_are_one_line_with_the_way_out(
@@ -125,12 +134,75 @@ def test_help_of_a_verb_says_how(capsys: Capture) -> None:
     assert "python run.py compare RUN RUN" in capsys.readouterr().out
 
 
-def test_damaged_metrics_are_named(runs: Path) -> None:
+@contextmanager
+def damaged(path: Path, content: bytes) -> Iterator[None]:
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "status.json", "provenance.json", "config.yaml"])
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"schema_version": 1}', b"\xff\xfe"])
+def test_damaged_file_is_named_in_one_line(runs: Path, name: str, content: bytes) -> None:
+    run = RunDir(runs / names(runs, "fullkv")[0])
+    if name == "config.yaml" and content == b'{"schema_version": 1}':
+        return  # a mapping, as a configuration is
+    if name == "status.json":
+        write_status(run.status, Status(state=RunState.ok))
+    with damaged(run.path / name, content):
+        with pytest.raises(UsageError, match=name.replace(".", r"\.")) as caught:
+            main("show", [folder(runs), run.name])
+        assert "\n" not in str(caught.value)
+
+
+def test_damaged_run_is_a_row_of_ls_and_hides_no_other(runs: Path, capsys: Capture) -> None:
     run = RunDir(runs / names(runs, "fullkv")[0])
     content = run.metrics.read_bytes()
-    run.metrics.write_bytes(content[:50])
-    try:
-        with pytest.raises(UsageError, match=r"cannot read .*metrics\.json"):
-            main("ls", [folder(runs)])
-    finally:
-        run.metrics.write_bytes(content)
+    with damaged(run.metrics, b"[" + b" " * (len(content) - 2) + b"]"):
+        assert main("ls", [folder(runs)]) == 0
+    out = capsys.readouterr().out
+    for item in list_runs(runs):
+        assert item.name in out
+    assert "unreadable: cannot read" in out
+    assert "metrics.json: the content is not an object" in out
+    assert out.count("complete") == 2
+
+
+def test_run_with_a_cut_result_is_called_damaged(runs: Path, capsys: Capture) -> None:
+    run = RunDir(runs / names(runs, "fullkv")[0])
+    with damaged(run.parquet, run.parquet.read_bytes()[:300]):
+        main("ls", [folder(runs)])
+        assert "damaged" in capsys.readouterr().out
+
+
+def test_comparison_with_an_unreadable_table_is_never_called_other_questions(
+    runs: Path, capsys: Capture
+) -> None:
+    first, other = names(runs, "growpage")
+    parquet = RunDir(runs / other).parquet
+    content = parquet.read_bytes()
+    with damaged(parquet, content[:300]):  # the samples themselves are still there
+        main("compare", [folder(runs), first, other])
+        assert "other questions" not in capsys.readouterr().out
+    with (
+        damaged(parquet, bytes(len(content))),
+        pytest.raises(UsageError, match=r"samples\.parquet.*Remove it"),
+    ):
+        main("compare", [folder(runs), first, other])
+
+
+def test_session_without_notes_is_shown_without_them(tmp_path: Path, capsys: Capture) -> None:
+    run = prepare(tmp_path)
+    work(run)
+    assert main("show", [str(run.path)]) == 0
+    assert "session 0: – on –, no commit, –; overrides: none" in capsys.readouterr().out
+
+
+def test_path_with_an_equals_sign_is_a_run(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    copy = tmp_path / "tau=0" / "run"
+    shutil.copytree(runs / names(runs, "fullkv")[0], copy)
+    assert main("show", [str(copy)]) == 0
+    assert "pass@1" in capsys.readouterr().out

@@ -17,6 +17,12 @@ from growpage.store.run_dir import RunDir, find_existing, find_or_create, find_r
 from growpage.store.status import STALE_S, RunState, Status, read_status, write_status
 
 HASH = "12ab34cd"
+DAMAGED_STATUS = [
+    "", "{", "[]", "{}", '{"state": "ok"}', "\xff\xfe",
+    '{"state": "foo", "pid": 1, "host": "h", "started": 1, "heartbeat": 1}',
+    '{"state": "running", "pid": "1", "host": "h", "started": 1, "heartbeat": 1}',
+    '{"state": "running", "pid": 1, "host": "h", "started": 1, "heartbeat": "x"}',
+]  # fmt: skip
 
 
 def make_run(root: Path, name: str = f"growpage-gsm8k-tiny-{HASH}") -> RunDir:
@@ -143,13 +149,93 @@ def test_run_is_complete_only_with_everything_that_done_promises(tmp_path: Path)
     assert not run.is_complete
 
 
-def test_clear_removes_everything_but_the_locks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["samples.jsonl", "samples.parquet", "metrics.json"])
+def test_result_that_was_cut_or_emptied_after_the_run_is_damage(tmp_path: Path, name: str) -> None:
     run = make_run(tmp_path)
+    for item in ("samples.jsonl", "samples.parquet", "metrics.json"):
+        (run.path / item).write_bytes(b"0123456789")
+    run.mark_done(3)
+    assert run.is_complete
+    for content in (b"01234", b""):
+        (run.path / name).write_bytes(content)
+        assert (run.is_complete, run.is_damaged) == (False, True)
+
+
+def test_damaged_done_is_not_trusted(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_json(run.metrics, {})
+    run.parquet.write_bytes(b"")
+    for content in ("", "[]", "{}", "{"):
+        run.done.write_text(content)
+        assert not run.is_complete
+
+
+def finished_run(root: Path) -> RunDir:
+    run = make_run(root)
+    run.samples.write_text("old\n")
+    run.log.write_text("log\n")
+    (run.path / "plots").mkdir()
+    run.parquet.write_text("old\n")
+    write_json(run.metrics, {})
+    run.mark_done(1)
+    return run
+
+
+def test_results_set_aside_leave_the_locks_and_the_log(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
     with run.lock_for_job():
-        run.samples.write_text("{}\n")
-        (run.path / "plots").mkdir()
-        run.clear()
-        assert {item.suffix for item in run.path.iterdir()} == {".lock"}
+        run.set_aside()
+        names = {item.name for item in run.path.iterdir() if item.suffix != ".lock"}
+    assert names == {"run.log", ".replaced"}
+
+
+def test_results_set_aside_come_back_when_nothing_new_was_made(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    run.set_aside()
+    run.config.write_text("seed: 1\n")
+    assert run.settle()
+    assert run.is_complete
+    assert run.samples.read_text() == "old\n"
+    assert run.config.read_text() == "seed: 0\n"
+    assert not (run.path / ".replaced").exists()
+    assert not run.settle()
+
+
+def test_results_set_aside_go_when_there_are_new_samples(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    run.set_aside()
+    run.samples.write_text("new\n")
+    assert not run.settle()
+    assert run.samples.read_text() == "new\n"
+    assert not run.is_complete
+    assert not (run.path / ".replaced").exists()
+
+
+def test_samples_without_their_configuration_are_ours(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.samples.write_text("{}\n")
+    run.config.unlink()
+    run.check_is_ours()
+
+
+@pytest.mark.parametrize("content", DAMAGED_STATUS)
+def test_damaged_status_is_named_and_does_not_hold_a_run_back(tmp_path: Path, content: str) -> None:
+    run = make_run(tmp_path)
+    run.status.write_bytes(content.encode("latin-1"))
+    with pytest.raises(StoreError, match=r"status\.json: .*The command of this run writes it anew"):
+        run.read_status()
+    with run.lock_for_job():
+        pass
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"a": 1}', '{"sessions": {}}', '{"sessions": [1]}', "\xff"]
+)
+def test_damaged_provenance_is_named_with_the_remedy(tmp_path: Path, content: str) -> None:
+    run = make_run(tmp_path)
+    run.provenance.write_bytes(content.encode("latin-1"))
+    with pytest.raises(StoreError, match=r"provenance\.json: .*Remove it"):
+        run.read_provenance()
 
 
 def test_atomic_write_that_fails_keeps_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -174,6 +260,17 @@ def test_run_is_found_by_path_name_or_unique_prefix(tmp_path: Path) -> None:
         find_run(tmp_path, "fixed")
     with pytest.raises(UsageError, match=r"no such run.*fixed-aime24-tiny-aaaaaaaa"):
         find_run(tmp_path, "growpage")
+    with pytest.raises(UsageError, match="is empty"):
+        find_run(tmp_path, "")
+    with pytest.raises(UsageError, match="no such run"):
+        find_run(tmp_path, "a" * 300)
+    with pytest.raises(UsageError, match=r"~nouser: the folder of that user"):
+        find_run(tmp_path, "~nouser")
+
+
+def test_path_that_is_too_long_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too long"):
+        find_or_create(tmp_path / ("a" * 300), HASH)
 
 
 def test_runs_are_listed_newest_first_and_other_folders_are_not(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from growpage.store.atomic import write_bytes
 from growpage.store.errors import StoreError
 from growpage.store.run_dir import RunDir
 
+_WAY_OUT = "The command of this run writes it anew and keeps the samples."
+
 
 def freeze(config: Config, path: Path) -> None:
     """Raises StoreError."""
@@ -31,16 +33,28 @@ def flat_settings(run: RunDir) -> dict[str, str]:
     return dict(_flatten(_read(run.config)))
 
 
+def settings_text(run: RunDir) -> str:
+    """The stored configuration as it was written. Raises StoreError."""
+    return _read_text(run.config)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = yaml.safe_load(_read_text(path))
+    except yaml.YAMLError as error:
         raise _damaged(path, error) from error
     if not isinstance(values, dict):
         raise _damaged(path, ValueError("not a mapping"))
     return values
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}. {_WAY_OUT}") from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, error) from error
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -53,4 +67,4 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 def _damaged(path: Path, error: Exception) -> StoreError:
     reason = (str(error).splitlines() or ["unreadable"])[0]
-    return StoreError(f"{path} is damaged ({reason}). Remove the run directory.")
+    return StoreError(f"{path} is damaged ({reason}). {_WAY_OUT}")

@@ -257,6 +257,11 @@ class _Signals:
             child.terminate()
 
 
+def _worker_env() -> dict[str, str]:
+    """Ours, with threads that sleep while they wait, unless the user has said how they wait."""
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+
+
 def _print_plan(config: Config, console: Console) -> None:
     """One line: what this command would do."""
     path = run_directory(config)

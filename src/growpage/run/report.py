@@ -110,8 +110,9 @@ def paired_cell(first: RunView, other: RunView) -> str:
         return ABSENT
     if first.metrics["bench_sha256"] != other.metrics["bench_sha256"]:
         return "other questions"
+    before, after = outcomes(read_run(first.run)), outcomes(read_run(other.run))
     try:
-        gap = paired_difference(outcomes(read_run(first.run)), outcomes(read_run(other.run)))
+        gap = paired_difference(before, after)
     except ValueError:
         return "other questions"
     value = f"{100 * gap.value:+.1f}"
@@ -125,6 +126,8 @@ def state_label(run: RunDir) -> str:
     status = run.read_status()
     if run.is_complete and (status is None or status.state is RunState.ok):
         return "complete"
+    if run.is_damaged:
+        return "damaged"
     if status is None:
         return "empty"
     if status.num_done is None or status.num_total is None:

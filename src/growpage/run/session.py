@@ -27,7 +27,7 @@ from growpage.run.resume import (
     plan,
 )
 from growpage.run.summary import read_sessions, summarise_run
-from growpage.store.atomic import read_json, write_json
+from growpage.store.atomic import write_json
 from growpage.store.frames import build_frame, read_samples, read_verdicts, write_parquet
 from growpage.store.run_dir import RunDir
 from growpage.store.samples import AppendFile, cut_half_line, read_records
@@ -225,7 +225,7 @@ class Session:
             config=self._config,
             config_hash=self._hash,
             grader_hash=self._grader_hash,
-            provenance=read_json(self._dir.provenance) or {},
+            provenance=self._dir.read_provenance() or {},
             sessions=read_sessions(read_records(self._dir.events)),
         )
         write_parquet(frame, self._dir.parquet)
@@ -239,7 +239,7 @@ class Session:
                 self._say(f"{path.name}: {num_bytes} bytes of a half-written last line cut off")
 
     def _record_data(self, problem_set: ProblemSet) -> None:
-        provenance = read_json(self._dir.provenance) or {}
+        provenance = self._dir.read_provenance() or {"sessions": []}
         check_same_data(provenance.get("bench"), problem_set)
         provenance["bench"] = {
             "name": problem_set.name,
@@ -251,7 +251,7 @@ class Session:
 
     def _record_engine(self, engine: Engine) -> None:
         """Kernel path, ledger and model files of this session. Raises for other model files."""
-        provenance = read_json(self._dir.provenance) or {}
+        provenance = self._dir.read_provenance() or {"sessions": []}
         check_same_files((provenance.get("model") or {}).get("files"), engine.model_files)
         provenance["model"] = {"path": self._config.model.path, "files": engine.model_files}
         if provenance.get("sessions"):

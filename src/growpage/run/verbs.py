@@ -1,17 +1,18 @@
 """The verbs of run.py that read results: `compare`, `ls`, `show`. No torch, no Hydra."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from growpage.errors import UsageError, unknown
-from growpage.places import default_runs_folder
+from growpage.errors import UsageError, require, unknown
+from growpage.places import default_runs_folder, expand
+from growpage.run.frozen import settings_text
 from growpage.run.report import ABSENT, make_console, print_comparison, print_run, state_label
-from growpage.store.atomic import read_json
 from growpage.store.errors import StoreError
 from growpage.store.frames import read_metrics
 from growpage.store.run_dir import RunDir, find_run, list_runs
@@ -54,7 +55,7 @@ def show(root: Path, names: Sequence[str], console: Console) -> None:
         raise UsageError(f"show: name one run. {_known(root)}")
     run = find_run(root, names[0])
     _print_origin(run, console)
-    console.print(run.config.read_text(encoding="utf-8").rstrip(), markup=False, soft_wrap=True)
+    console.print(settings_text(run).rstrip(), markup=False, soft_wrap=True)
     console.print()
     print_run(run, console)
 
@@ -69,9 +70,16 @@ def ls(root: Path, names: Sequence[str], console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("run", "state", "pass@1 %", "last change"):
         table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    faults = []
     for run in runs:
-        table.add_row(run.name, state_label(run), _pass_at_1(run), _age(run))
+        try:
+            table.add_row(run.name, state_label(run), _pass_at_1(run), _age(run))
+        except StoreError as error:
+            table.add_row(run.name, "unreadable", ABSENT, _age(run))
+            faults.append(f"unreadable: {error}")
     console.print(table)
+    for fault in faults:
+        console.print(fault, markup=False, soft_wrap=True)
 
 
 VERBS: dict[str, Callable[[Path, Sequence[str], Console], None]] = {
@@ -86,16 +94,22 @@ def _split(verb: str, args: Sequence[str]) -> tuple[Path, list[str]]:
     root, names = default_runs_folder(), []
     for item in args:
         if item.startswith(_FOLDER_KEY):
-            root = Path(item[len(_FOLDER_KEY) :]).expanduser().absolute()
-        elif item.startswith("-") or "=" in item:
+            root = _runs_folder(item)
+        elif item.startswith("-") or ("=" in item and not expand(item, item).exists()):
             raise UsageError(f"{verb}: unknown argument {item}. {USAGE[verb].splitlines()[0]}")
         else:
             names.append(item)
     return root, names
 
 
+def _runs_folder(argument: str) -> Path:
+    root = expand(argument[len(_FOLDER_KEY) :], argument).absolute()
+    require(root.is_dir(), _FOLDER_KEY.rstrip("="), root, "a folder with runs")
+    return root
+
+
 def _print_origin(run: RunDir, console: Console) -> None:
-    status, provenance = run.read_status(), read_json(run.provenance) or {}
+    status, provenance = run.read_status(), run.read_provenance() or {}
     console.print(f"{run.name}: {state_label(run)}", markup=False, soft_wrap=True)
     if status is not None and status.error:
         console.print(f"last error: {status.error}", markup=False, soft_wrap=True)
@@ -103,17 +117,23 @@ def _print_origin(run: RunDir, console: Console) -> None:
     if bench:
         console.print(f"data: {bench['source']}", markup=False, soft_wrap=True)
     for number, session in enumerate(provenance.get("sessions", ())):
-        git = session.get("git") or {}
-        commit = git.get("commit", "no commit")[:12] + ("+changes" if git.get("is_dirty") else "")
-        hardware = session["hardware"]
-        devices = [gpu["name"] for gpu in hardware["gpus"]] or [hardware["cpu"]]
-        console.print(
-            f"session {number}: {session['started']} on {session['host']}, {commit}, "
-            f"{', '.join(devices)}; overrides: {' '.join(session['overrides']) or 'none'}",
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(f"session {number}: {_origin(session)}", markup=False, soft_wrap=True)
     console.print()
+
+
+def _origin(session: Mapping[str, Any]) -> str:
+    """When, where, from which code, on what, with which overrides; what was not noted is absent."""
+    git, hardware = session.get("git"), session.get("hardware")
+    commit = (
+        git["commit"][:12] + ("+changes" if git.get("is_dirty") else "") if git else "no commit"
+    )
+    devices = (
+        [gpu["name"] for gpu in hardware["gpus"]] or [hardware["cpu"]] if hardware else [ABSENT]
+    )
+    return (
+        f"{session.get('started', ABSENT)} on {session.get('host', ABSENT)}, {commit}, "
+        f"{', '.join(devices)}; overrides: {' '.join(session.get('overrides') or ()) or 'none'}"
+    )
 
 
 def _pass_at_1(run: RunDir) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from growpage.store.errors import StoreError, describe_os_error
+from growpage.store.shapes import Shape, check_shape
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -41,14 +42,22 @@ def write_json(path: Path, record: Any) -> None:
     write_bytes(path, text.encode() + b"\n")
 
 
-def read_json(path: Path) -> Any:
-    """The content, or None when there is no such file. Raises StoreError for a damaged one."""
+def read_record(path: Path, shape: Shape, way_out: str) -> dict[str, Any] | None:
+    """The object in a JSON file of a run, or None when there is no such file.
+
+    Raises StoreError, ending in `way_out`, for a file that is unreadable or not of `shape`.
+    """
     try:
-        return json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes())
+        check_shape(record, shape)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {path}: {error}. Remove it or the run directory.") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}. {way_out}") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"cannot read {path}: {error}. {way_out}") from error
+    assert isinstance(record, dict)
+    return record
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from growpage.errors import UsageError
 
-_CONTINUES = "and run the same command again; it continues."
+_CONTINUES = "and run the same command again, without fresh=true; it continues."
 _ELSEWHERE = "Choose a writable folder with paths.runs=FOLDER."
 _OCCUPIED = "A file stands where a folder is needed. Move it, or set paths.runs=FOLDER."
 _WAYS_OUT = {

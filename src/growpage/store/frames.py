@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from growpage.store.atomic import read_json, write_atomically
+from growpage.store.atomic import read_record, write_atomically
 from growpage.store.errors import StoreError
 from growpage.store.run_dir import RunDir
 from growpage.store.samples import first_by_key, last_by_key, read_rows
-from growpage.store.schema import SCHEMA_VERSION, SampleKey, SampleRow, VerdictRow
+from growpage.store.schema import SampleKey, SampleRow, VerdictRow
+from growpage.store.shapes import METRICS_SHAPE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,12 +105,22 @@ def write_parquet(frame: "pd.DataFrame", path: Path) -> None:
 
 
 def read_run(run: RunDir) -> "pd.DataFrame":
-    """The samples of one run: the parquet file of a complete run, else the lines so far."""
+    """The samples of one run: the parquet file of a complete run, else the lines so far.
+
+    Raises StoreError for damaged files.
+    """
     import pandas as pd
 
-    if run.is_complete:
+    if not run.is_complete:
+        return build_frame(read_samples(run).values(), read_verdicts(run))
+    try:
         return pd.read_parquet(run.parquet)
-    return build_frame(read_samples(run).values(), read_verdicts(run))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(
+            f"cannot read {run.parquet}: {reason} Remove it; the command of this run makes it anew "
+            "from the samples."
+        ) from error
 
 
 def read_runs(runs: Iterable[RunDir]) -> "pd.DataFrame":
@@ -125,13 +136,9 @@ def read_runs(runs: Iterable[RunDir]) -> "pd.DataFrame":
 
 
 def read_metrics(run: RunDir) -> dict[str, Any] | None:
-    """`metrics.json`, or None before the run is complete. Raises StoreError for another schema."""
-    record = read_json(run.metrics)
-    if record is None:
-        return None
-    if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
-        raise StoreError(f"{run.metrics} has another schema; run the command of that run again.")
-    return record
+    """`metrics.json`, or None before the run is complete. Raises StoreError for a damaged one."""
+    way_out = "The command of this run writes it anew from the samples."
+    return read_record(run.metrics, METRICS_SHAPE, way_out)
 
 
 def _since(start: float, end: float | None) -> float | None:

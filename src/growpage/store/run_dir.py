@@ -5,12 +5,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from growpage.errors import UsageError
-from growpage.store.atomic import write_json
+from growpage.places import expand
+from growpage.store.atomic import read_record, write_json
 from growpage.store.errors import ForeignRunError, LockedRunError, StoreError, describe_os_error
+from growpage.store.shapes import DONE_SHAPE, PROVENANCE_SHAPE
 from growpage.store.status import Status, read_status
 
 _ORPHAN_WAIT_S = 15.0  # a worker whose parent was killed ends by itself within this time
@@ -31,28 +34,52 @@ class RunDir:
         self.parquet = path / "samples.parquet"
         self.metrics = path / "metrics.json"
         self.done = path / "DONE"
+        self._replaced = path / ".replaced"
 
     @property
     def name(self) -> str:
         return self.path.name
 
     @property
+    def has_samples(self) -> bool:
+        return _size(self.samples) > 0
+
+    @property
     def is_complete(self) -> bool:
-        return self.done.is_file() and self.metrics.is_file() and self.parquet.is_file()
+        """`DONE` stands there, and the results that it vouches for have the sizes they had."""
+        try:
+            done = read_record(self.done, DONE_SHAPE, "")
+        except StoreError:
+            return False
+        if done is None or not (self.metrics.is_file() and self.parquet.is_file()):
+            return False
+        sizes: dict[str, int] = done.get("sizes") or {}
+        return all(_size(self.path / name) == size for name, size in sizes.items())
+
+    @property
+    def is_damaged(self) -> bool:
+        """It was complete once; the command of this run makes it so again."""
+        return self.done.exists() and not self.is_complete
 
     def read_status(self) -> Status | None:
         return read_status(self.status)
 
+    def read_provenance(self) -> dict[str, Any] | None:
+        way_out = (
+            "Remove it; the command of this run then goes on, without what earlier sessions noted."
+        )
+        return read_record(self.provenance, PROVENANCE_SHAPE, way_out)
+
     def mark_done(self, num_samples: int) -> None:
         """The last write of a run."""
-        write_json(self.done, {"num_samples": num_samples, "finished": time.time()})
+        files = (self.samples, self.metrics, self.parquet)
+        sizes = {file.name: _size(file) for file in files if file.is_file()}
+        write_json(self.done, {"num_samples": num_samples, "finished": time.time(), "sizes": sizes})
 
     def reopen(self) -> None:
         """Take `DONE` away before anything behind it changes."""
-        try:
+        with _failing_as_store_error(self.done):
             self.done.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(describe_os_error(self.done, error)) from error
 
     @contextlib.contextmanager
     def lock_for_job(self) -> Iterator[None]:
@@ -64,7 +91,7 @@ class RunDir:
         with self._locked("job.lock", 0.0):
             with self._locked("worker.lock", _ORPHAN_WAIT_S):
                 pass
-            status = self.read_status()
+            status = self._last_status()
             if status is not None and status.is_alive and status.is_elsewhere:
                 raise self._locked_error()
             yield
@@ -75,19 +102,37 @@ class RunDir:
         with self._locked("worker.lock", 0.0):
             yield
 
-    def clear(self) -> None:
-        """Remove everything but the locks; call it while holding the lock."""
-        self.reopen()  # first, so that a clearing cut short is never taken for a complete run
-        try:
-            for entry in self.path.iterdir():
-                if entry.suffix == ".lock":
-                    continue
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
-        except OSError as error:
-            raise StoreError(describe_os_error(self.path, error)) from error
+    def set_aside(self) -> None:
+        """Put the results out of the way of new ones; call it, and `settle`, while holding the lock.
+
+        The log and the locks stay. `DONE` goes first, then the samples, so that what a kill cuts
+        short is never taken for complete and loses no sample.
+        """
+        first = (self.done, self.samples)
+        rest = (item for item in self.path.iterdir() if item not in (*first, self.log))
+        with _failing_as_store_error(self.path):
+            entries = [*(item for item in first if item.exists()), *rest]
+            self._replaced.mkdir(exist_ok=True)
+            for entry in entries:
+                if entry.suffix != ".lock" and entry != self._replaced:
+                    entry.rename(self._replaced / entry.name)
+
+    def settle(self) -> bool:
+        """End a start that `set_aside` began: new samples replace the old results, else these come back.
+
+        Returns whether they came back.
+        """
+        if not self._replaced.is_dir():
+            return False
+        with _failing_as_store_error(self.path):
+            if not self.has_samples:
+                done_last = sorted(self._replaced.iterdir(), key=lambda x: x.name == self.done.name)
+                for entry in done_last:
+                    entry.replace(self.path / entry.name)
+                self._replaced.rmdir()
+                return True
+            shutil.rmtree(self._replaced)
+        return False
 
     def discard(self) -> None:
         """Remove the directory, as far as possible; call it while holding the lock."""
@@ -96,7 +141,7 @@ class RunDir:
     def check_is_ours(self) -> None:
         """Raise ForeignRunError for a folder that holds something but no run."""
         strangers = sorted(entry.name for entry in self.path.iterdir() if entry.suffix != ".lock")
-        if strangers and not self.config.is_file():
+        if strangers and not (self.config.is_file() or self.samples.is_file()):
             raise ForeignRunError(
                 f"{self.path} exists and is not a run directory (it holds {strangers[0]}). "
                 "Move it away."
@@ -110,7 +155,7 @@ class RunDir:
         except Timeout:
             raise self._locked_error() from None
         except NotImplementedError:  # a file system without locks: pids and heartbeats must do
-            status = self.read_status()
+            status = self._last_status()
             if status is not None and status.is_alive and not status.is_of_this_process:
                 raise self._locked_error() from None
         except OSError as error:
@@ -120,10 +165,14 @@ class RunDir:
         finally:
             lock.release()
 
+    def _last_status(self) -> Status | None:
+        """None also for a damaged file, which must not keep a run from being continued."""
+        with contextlib.suppress(StoreError):
+            return self.read_status()
+        return None
+
     def _locked_error(self) -> LockedRunError:
-        status = None
-        with contextlib.suppress(StoreError, KeyError, ValueError, TypeError):
-            status = self.read_status()
+        status = self._last_status()
         if status is None:
             return LockedRunError(
                 f"{self.path} is in use by another process that is just starting."
@@ -162,7 +211,7 @@ def find_existing(path: Path, config_hash: str) -> RunDir | None:
         if path.is_dir():
             return RunDir(path)
         siblings = sorted(item for item in path.parent.glob(f"*-{config_hash}") if item.is_dir())
-    except PermissionError as error:
+    except OSError as error:
         raise UsageError(describe_os_error(path.parent, error)) from error
     return RunDir(siblings[0]) if siblings else None
 
@@ -171,14 +220,16 @@ def list_runs(root: Path) -> list[RunDir]:
     """All run directories under `root`, newest first."""
     if not root.is_dir():
         return []
-    paths = [entry for entry in root.iterdir() if (entry / "config.yaml").is_file()]
+    paths = [entry for entry in root.iterdir() if _is_run(entry)]
     return [RunDir(path) for path in sorted(paths, key=_modified, reverse=True)]
 
 
 def find_run(root: Path, text: str) -> RunDir:
     """A run by path, name, or a prefix that only one name has. Raises UsageError."""
-    path = Path(text).expanduser()
-    if (path / "config.yaml").is_file():
+    if not text:
+        raise UsageError("the name of a run is empty.")
+    path = expand(text, text)
+    if _is_run(path):
         return RunDir(path.resolve())
     runs = {run.name: run for run in list_runs(root)}
     name = text.rstrip("/")
@@ -193,10 +244,33 @@ def find_run(root: Path, text: str) -> RunDir:
     raise UsageError(f"{text}: no such run in {root}. Known: {known}.")
 
 
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "config.yaml").is_file()
+    except OSError:  # a name that is too long, a folder that may not be looked into
+        return False
+
+
 def _obstacle(path: Path) -> Path:
     """What stands in the way of the folder `path`: a file in its place or above it, else itself."""
-    files = (item for item in (path, *path.parents) if item.exists() and not item.is_dir())
+    files = (item for item in (path, *path.parents) if _size(item) >= 0 and not item.is_dir())
     return next(files, path)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; -1 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+@contextlib.contextmanager
+def _failing_as_store_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(describe_os_error(path, error)) from error
 
 
 def _modified(path: Path) -> float:

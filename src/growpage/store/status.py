@@ -8,11 +8,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from growpage.store.atomic import read_json, write_json
+from growpage.store.atomic import read_record, write_json
+from growpage.store.errors import StoreError
 from growpage.store.schema import SCHEMA_VERSION
+from growpage.store.shapes import STATUS_SHAPE
 
 HEARTBEAT_S = 5.0
 STALE_S = 90.0  # a heartbeat older than this, written on another host, counts as dead
+_WAY_OUT = "The command of this run writes it anew and keeps the samples."
 
 
 class RunState(str, Enum):
@@ -70,11 +73,14 @@ class Status:
 
 
 def read_status(path: Path) -> Status | None:
-    record = read_json(path)
+    """None when there is no such file. Raises StoreError for a damaged one."""
+    record = read_record(path, STATUS_SHAPE, _WAY_OUT)
     if record is None:
         return None
     names = {item.name for item in fields(Status)}
     values = {name: value for name, value in record.items() if name in names}
+    if values["state"] not in RunState.__members__:
+        raise StoreError(f"cannot read {path}: state {values['state']} is unknown. {_WAY_OUT}")
     values["state"] = RunState(values["state"])
     return Status(**values)
 
