@@ -9,9 +9,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from growpage.budget.registry import POLICIES
 from growpage.cli_errors import CHOICE_GROUPS, USER_ERRORS, explain
@@ -42,9 +41,13 @@ from growpage.config import (
 )
 from growpage.errors import EXIT_FAILED, EXIT_USAGE, UsageError, closest
 from growpage.places import CONFIG_FOLDER
+from growpage.store.errors import StoreError
+from growpage.store.sweeps import new_record_folder, write_names
 from growpage.sweep import SweepJob, print_plan, print_summary
+from growpage.terminal import forgiving_streams, output_status
+from hydra_plugins.growpage_rows import with_rows
 
-VERBS = ("compare", "ls", "show")
+VERBS = ("compare", "export", "ls", "plot", "show")
 _INTERRUPTED = 128 + signal.SIGINT
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # Flags of Hydra, and whether a value follows. Not offered: --experimental-rerun, which unpickles a
@@ -65,8 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     With `HYDRA_FULL_ERROR=1` set by the user, mistakes keep their traceback.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    with forgiving_streams():
+        status = _main(sys.argv[1:] if arguments is None else arguments)
+        return status or output_status()
+
+
+def _main(arguments: Sequence[str]) -> int:
     try:
+        check_surroundings(arguments)
         return _run(list(arguments))
     except USER_ERRORS as error:
         if os.environ.get(_FULL_ERROR) == "1":
@@ -107,6 +116,23 @@ def _run(arguments: list[str]) -> int:
 # ---- before Hydra ----------------------------------------------------------------------------------
 
 
+def check_surroundings(arguments: Sequence[str]) -> None:
+    """Raise `UsageError` where every command would fail: no current folder, arguments that are no text."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder no longer exists. Change to another one.") from error
+    for text in arguments:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            shown = text.encode(errors="backslashreplace").decode()
+            raise UsageError(
+                f"{shown}: not text in the encoding of this terminal. Set PYTHONUTF8=1 or a UTF-8 "
+                "locale."
+            ) from error
+
+
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Flags with their values, and overrides, in whatever order they came."""
     flags: list[str] = []
@@ -134,6 +160,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise `UsageError` for what Hydra would misread, or take without using it."""
     parser, seen = OverridesParser.create(), set[str]()
     for text in overrides:
+        if text in VERBS:
+            raise UsageError(f"{text}: a verb stands first: run.py {text} …")
         if "=" not in text and not text.startswith("~"):
             raise UsageError(
                 f"{text}: neither a verb ({', '.join(VERBS)}) nor key=value.{closest(text, VERBS)}"
@@ -182,13 +210,13 @@ def _compose(arguments: Sequence[str]) -> DictConfig | None:
         raise UsageError(f"{CONFIG_FOLDER} is missing: install growpage again.")
     register_schemas()
     composed: list[DictConfig] = []
-    rows: dict[str, str] = {}
+    swept: list[str] = []
     stopped: list[int] = []
 
     def task(config: DictConfig) -> int:
         if HydraConfig.get().mode is RunMode.RUN:
             composed.append(config)
-            rows.update(HydraConfig.get().sweeper.get("params") or {})
+            swept.extend(_swept(HydraConfig.get().sweeper))
             return 0
         if not stopped:
             status = _sweep_job(config)
@@ -203,10 +231,17 @@ def _compose(arguments: Sequence[str]) -> DictConfig | None:
             program(task)()
         except (ValueError, AssertionError) as error:  # Hydra's own, about its flags
             raise UsageError(" ".join(str(error).split())) from error
-    if rows:
-        text = " ".join(f"{key}={value}" for key, value in rows.items())
-        raise UsageError(f"This experiment runs several jobs ({text}). Add -m to run them.")
+    if swept:
+        raise UsageError(
+            f"This experiment runs several jobs ({'; '.join(swept)}). Add -m to run them."
+        )
     return composed[0] if composed else None
+
+
+def _swept(sweeper: DictConfig) -> list[str]:
+    """What an experiment sweeps over: keys with their values, and rows."""
+    params = sweeper.get("params") or {}
+    return [*(f"{key}={value}" for key, value in params.items()), *(sweeper.get("rows") or ())]
 
 
 def _hydra_settings() -> dict[str, Any]:
@@ -303,6 +338,9 @@ class SweepCallback(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if not self._has_started:  # Hydra 1.4 calls this after our own exit, too
             return
+        names = [run_directory(job.config).name for job in self._jobs]
+        with suppress(StoreError):  # a full disk has been reported by the jobs
+            write_names(Path(config.hydra.sweep.dir), names)
         if status := print_summary(self._jobs, self._returns):
             raise SystemExit(status)
 
@@ -331,16 +369,18 @@ class SweepCallback(Callback):
         hydra_instance.config_loader = loader
         self._has_started = True
         if config.hydra.sweep.dir == ".":  # where Hydra puts its multirun.yaml
-            config.hydra.sweep.dir = str(record_folder(self._jobs[0].config))
+            runs = run_directory(self._jobs[0].config).parent
+            config.hydra.sweep.dir = str(new_record_folder(runs))
 
 
 def expand(config: DictConfig, loader: ConfigLoaderImpl) -> list[list[str]]:
-    """The overrides of each job of a sweep, as Hydra's basic sweeper will make them."""
-    rows = OmegaConf.select(config, "hydra.sweeper.params") or {}
-    params = [f"{key}={value}" for key, value in rows.items()]
+    """The overrides of each job of a sweep, as the sweeper will make them."""
+    sweeper = config.hydra.sweeper
+    params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    return BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+    jobs = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+    return with_rows(list(sweeper.get("rows") or ()), jobs)
 
 
 def _own_part(composed: DictConfig) -> DictConfig:
@@ -349,7 +389,3 @@ def _own_part(composed: DictConfig) -> DictConfig:
     with read_write(own), open_dict(own):
         del own["hydra"]
     return own
-
-
-def record_folder(config: Config) -> Path:
-    return run_directory(config).parent / ".sweeps" / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"

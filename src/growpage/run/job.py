@@ -25,7 +25,7 @@ from growpage.config import (
     run_directory,
 )
 from growpage.errors import EXIT_FAILED, EXIT_USAGE
-from growpage.run.frozen import flat_settings, freeze
+from growpage.run.frozen import freeze
 from growpage.run.provenance import session_record
 from growpage.run.report import make_console, print_run, state_label
 from growpage.store.atomic import write_json
@@ -34,6 +34,7 @@ from growpage.store.frames import read_metrics
 from growpage.store.run_dir import RunDir, find_existing, find_or_create
 from growpage.store.samples import read_records
 from growpage.store.schema import SCHEMA_VERSION
+from growpage.store.settings import flat_settings
 from growpage.store.status import RunState, Status, write_status
 
 WORKER_COMMAND = (sys.executable, "-m", "growpage.run.worker")

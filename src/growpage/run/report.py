@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from growpage.metrics.accuracy import paired_difference
-from growpage.run.frozen import flat_settings
 from growpage.run.summary import outcomes
 from growpage.store.frames import read_metrics, read_run
 from growpage.store.run_dir import RunDir
+from growpage.store.settings import flat_settings
 from growpage.store.status import RunState
 
 ABSENT = "–"

@@ -1,7 +1,8 @@
-"""The verbs of run.py that read results: `compare`, `ls`, `show`. No torch, no Hydra."""
+"""The verbs of run.py that read results. No torch, no Hydra."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,32 @@ from rich.console import Console
 from rich.table import Table
 
 from growpage.errors import UsageError, require, unknown
+from growpage.paper.accuracy_capacity import HEADINGS, table_rows, write_figure
+from growpage.paper.points import footer, read_points
+from growpage.paper.stored import export as write_export
+from growpage.paper.stored import read_stored
 from growpage.places import default_runs_folder, expand
-from growpage.run.frozen import settings_text
 from growpage.run.report import ABSENT, make_console, print_comparison, print_run, state_label
 from growpage.store.errors import StoreError
 from growpage.store.frames import read_metrics
 from growpage.store.run_dir import RunDir, find_run, list_runs
+from growpage.store.settings import settings_text
+from growpage.store.sweeps import last_sweep
 
 USAGE = {
-    "compare": "python run.py compare RUN RUN… [paths.runs=FOLDER]\n"
+    "compare": "python run.py compare [RUN RUN…] [paths.runs=FOLDER]\n"
     "Runs side by side; differences to the first are paired by question.\n"
-    "RUN: a path, a name, or a prefix that only one name has.",
+    "RUN: a path, a name, or a prefix that only one name has. Without RUN: the last sweep.",
+    "plot": "python run.py plot [RUN RUN…] [out=PATH] [paths.runs=FOLDER]\n"
+    "Accuracy against average KV capacity: a table, and PATH.pdf, .png, .csv, .md.\n"
+    "RUN may be an exported file. Without RUN: the last sweep.",
+    "export": "python run.py export [RUN RUN…] out=FILE.parquet [paths.runs=FOLDER]\n"
+    "Packs runs into one file that plot reads: numbers and verdicts of every sample, no texts.",
     "ls": "python run.py ls [paths.runs=FOLDER]\nAll runs, newest first.",
     "show": "python run.py show RUN [paths.runs=FOLDER]\n"
     "One run: state, where it comes from, configuration, numbers.",
 }
-_FOLDER_KEY = "paths.runs="
+_FOLDER_KEY, _OUT_KEY = "paths.runs=", "out="
 
 
 def main(verb: str, args: Sequence[str]) -> int:
@@ -36,21 +47,57 @@ def main(verb: str, args: Sequence[str]) -> int:
     if any(item in ("-h", "--help") for item in args):
         console.print(USAGE[verb], markup=False, soft_wrap=True)
         return 0
-    root, names = _split(verb, args)
+    request = _request(verb, args)
     try:
-        VERBS[verb](root, names, console)
+        VERBS[verb](request, console)
     except StoreError as error:
         raise UsageError(str(error)) from error
     return 0
 
 
-def compare(root: Path, names: Sequence[str], console: Console) -> None:
-    if not names:
-        raise UsageError(f"compare: name at least one run. {_known(root)}")
-    print_comparison([find_run(root, name) for name in names], console)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The folder of the runs, the runs that were named, and where output goes."""
+
+    root: Path
+    names: list[str]
+    out: Path | None
+
+    @property
+    def names_or_last_sweep(self) -> list[str]:
+        return self.names or last_sweep(self.root)
 
 
-def show(root: Path, names: Sequence[str], console: Console) -> None:
+def compare(request: Request, console: Console) -> None:
+    print_comparison(
+        [find_run(request.root, name) for name in request.names_or_last_sweep], console
+    )
+
+
+def plot(request: Request, console: Console) -> None:
+    runs = read_stored(request.root, request.names_or_last_sweep)
+    points = read_points(runs)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right")
+    for row in table_rows(points):
+        table.add_row(*row)
+    console.print(table)
+    stem = request.out or request.root.parent / "figures" / f"{points[0].bench}-{points[0].model}"
+    for path in write_figure(points, stem, footer(runs)):
+        console.print(f"written  {path}", markup=False, soft_wrap=True)
+
+
+def export(request: Request, console: Console) -> None:
+    if request.out is None:
+        raise UsageError("export: say where to, for example out=runs.parquet")
+    runs = read_stored(request.root, request.names_or_last_sweep)
+    write_export(runs, request.out)
+    console.print(f"written  {request.out} ({len(runs)} runs)", markup=False, soft_wrap=True)
+
+
+def show(request: Request, console: Console) -> None:
+    root, names = request.root, request.names
     if len(names) != 1:
         raise UsageError(f"show: name one run. {_known(root)}")
     run = find_run(root, names[0])
@@ -60,7 +107,8 @@ def show(root: Path, names: Sequence[str], console: Console) -> None:
     print_run(run, console)
 
 
-def ls(root: Path, names: Sequence[str], console: Console) -> None:
+def ls(request: Request, console: Console) -> None:
+    root, names = request.root, request.names
     if names:
         raise UsageError(f"ls: takes no run names (got {names[0]}). Did you mean show {names[0]}?")
     runs = list_runs(root)
@@ -82,24 +130,28 @@ def ls(root: Path, names: Sequence[str], console: Console) -> None:
         console.print(fault, markup=False, soft_wrap=True)
 
 
-VERBS: dict[str, Callable[[Path, Sequence[str], Console], None]] = {
+VERBS: dict[str, Callable[[Request, Console], None]] = {
     "compare": compare,
+    "export": export,
     "ls": ls,
+    "plot": plot,
     "show": show,
 }
+_WRITING = ("export", "plot")
 
 
-def _split(verb: str, args: Sequence[str]) -> tuple[Path, list[str]]:
-    """The folder of the runs and the names among the arguments."""
-    root, names = default_runs_folder(), []
+def _request(verb: str, args: Sequence[str]) -> Request:
+    root, names, out = default_runs_folder(), [], None
     for item in args:
         if item.startswith(_FOLDER_KEY):
             root = _runs_folder(item)
+        elif item.startswith(_OUT_KEY) and verb in _WRITING:
+            out = expand(item[len(_OUT_KEY) :], item).absolute()
         elif item.startswith("-") or ("=" in item and not expand(item, item).exists()):
             raise UsageError(f"{verb}: unknown argument {item}. {USAGE[verb].splitlines()[0]}")
         else:
             names.append(item)
-    return root, names
+    return Request(root=root, names=names, out=out)
 
 
 def _runs_folder(argument: str) -> Path:

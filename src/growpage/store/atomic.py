@@ -29,6 +29,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink()
 
 
+def make_folder(path: Path) -> None:
+    """Raises StoreError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(describe_os_error(path, error)) from error
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     def write(temporary: Path) -> None:
         temporary.write_bytes(content)
