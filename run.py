@@ -2,7 +2,7 @@
 
 import sys
 
-from growpage.cli import main
+from growpage.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

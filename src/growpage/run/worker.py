@@ -22,6 +22,7 @@ from growpage.run.session import Session, Stopped
 from growpage.store.errors import StoreError
 from growpage.store.run_dir import RunDir
 from growpage.store.status import RunState, Status
+from growpage.terminal import forgiving_streams
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str], parts: Parts = REAL_PARTS) -> int:
     status = run_dir.read_status()
     assert status is not None, f"{run_dir.path} has no status.json"
     die_with_parent(status.pid)
-    with _logging_to(run_dir.log):
+    with forgiving_streams(), _logging_to(run_dir.log):
         return _work(run_dir, status.beat(worker_pid=os.getpid()), parts, stop.is_set)
 
 
