@@ -24,6 +24,8 @@ class PreemptMode(str, Enum):
     recompute = "recompute"
 
 
+ATTENTION_BACKENDS = ("auto", "triton", "torch")
+
 E = TypeVar("E", bound=Enum)
 
 
@@ -56,43 +58,50 @@ class EngineConfig:
     admission: Admission = Admission.auto
     preempt_mode: PreemptMode = PreemptMode.swap
     swap_space_gib: float = 8.0
+    attention_backend: str = "auto"  # auto | triton | torch; auto: triton on a GPU that can run it
+    enforce_eager: bool = False  # no CUDA graphs
+    async_scheduling: bool | None = None  # prepare a step while the last runs; None: on a GPU
     num_threads: int | None = None  # torch CPU threads; None: all cores
     profile_capacity_events: bool = False  # time the stages of capacity events (paper Figure 8)
 
     def __post_init__(self) -> None:
         self.admission = _member(Admission, "engine.admission", self.admission)
         self.preempt_mode = _member(PreemptMode, "engine.preempt_mode", self.preempt_mode)
+        if self.attention_backend not in ATTENTION_BACKENDS:
+            raise unknown("engine.attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         page = self.page_size
         require(
-            page is None or (page >= 4 and page & (page - 1) == 0),
+            page is None or (4 <= page <= 2**16 and page & (page - 1) == 0),
             "engine.page_size",
             page,
-            "a power of two >= 4",
+            "a power of two, 4..65536",
         )
-        require(self.max_num_seqs >= 1, "engine.max_num_seqs", self.max_num_seqs, ">= 1")
         require(
-            self.max_num_batched_tokens >= 1,
+            1 <= self.max_num_seqs <= 2**16, "engine.max_num_seqs", self.max_num_seqs, "in 1..65536"
+        )
+        require(
+            1 <= self.max_num_batched_tokens <= 2**24,
             "engine.max_num_batched_tokens",
             self.max_num_batched_tokens,
-            ">= 1",
+            "in 1..2^24",
         )
         require(
-            self.max_model_len is None or self.max_model_len >= 2,
+            self.max_model_len is None or 2 <= self.max_model_len <= 2**31,
             "engine.max_model_len",
             self.max_model_len,
-            ">= 2",
+            "in 2..2^31",
         )
         require(
-            self.num_pages is None or self.num_pages >= 2,
+            self.num_pages is None or 2 <= self.num_pages <= 2**24,
             "engine.num_pages",
             self.num_pages,
-            ">= 2",
+            "in 2..2^24",
         )
         require(
-            self.kv_cache_gib is None or self.kv_cache_gib > 0,
+            self.kv_cache_gib is None or 0 < self.kv_cache_gib <= 2**20,
             "engine.kv_cache_gib",
             self.kv_cache_gib,
-            "> 0",
+            "in (0, 2^20]",
         )
         require(
             0.0 < self.gpu_memory_utilization <= 1.0,
@@ -100,10 +109,15 @@ class EngineConfig:
             self.gpu_memory_utilization,
             "in (0, 1]",
         )
-        require(self.swap_space_gib >= 0, "engine.swap_space_gib", self.swap_space_gib, ">= 0")
         require(
-            self.num_threads is None or self.num_threads >= 1,
+            0 <= self.swap_space_gib <= 2**20,
+            "engine.swap_space_gib",
+            self.swap_space_gib,
+            "in [0, 2^20]",
+        )
+        require(
+            self.num_threads is None or 1 <= self.num_threads <= 1024,
             "engine.num_threads",
             self.num_threads,
-            ">= 1",
+            "in 1..1024",
         )

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,17 +11,23 @@ from growpage.budget.base import (
     CapacityPolicy,
     EvictingPolicy,
 )
+from growpage.engine import memory
 from growpage.engine.compaction import Compactor
 from growpage.engine.config import EngineConfig
 from growpage.engine.events import CapacityEvent
+from growpage.engine.forward import Forward, make_forward
+from growpage.engine.inputs import BatchMaker
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.loader import LoadedModel
 from growpage.engine.plan import Plan
 from growpage.engine.query_state import QuerySummaries
 from growpage.engine.request import EngineStats, Request, RequestOutput
-from growpage.engine.runner import ModelRunner
+from growpage.engine.runner import Launched, ModelRunner
 from growpage.engine.scheduler import Scheduler, SchedulerConfig
 from growpage.errors import UsageError, require
+
+if TYPE_CHECKING:
+    from growpage.engine.graphs import DecodeGraphs
 
 GIB = 1 << 30
 CPU_PAGE_SIZE = 16
@@ -47,27 +53,19 @@ class Engine:
         policy.check(self.page_size)
         self.max_model_len = self._max_model_len()
         shape = decoder.config
-        page_bytes = KVCache.page_bytes(
-            num_layers=shape.num_layers,
-            page_size=self.page_size,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype=self._dtype,
-        )
-        self.num_pages = self._num_pages(page_bytes)
-        self.cache = KVCache(
-            num_layers=shape.num_layers,
-            num_pages=self.num_pages,
-            page_size=self.page_size,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype=self._dtype,
-            device=self.device,
-        )
+        page_bytes = self._page_bytes()
+        self._graph_bytes = 0
         self.summaries: QuerySummaries | None = None
-        self._compactor: Compactor | None = None
         if isinstance(policy, EvictingPolicy):
             self.summaries = self._make_summaries(policy)
+        self._batches = self._make_batches()
+        self._last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int32, device=self.device)
+        self._needs = self._measure_needs() if self.device.type == "cuda" else None
+        self.num_pages = self._num_pages(page_bytes)
+        self.cache = self._make_cache(self.num_pages)
+        self._compactor: Compactor | None = None
+        if isinstance(policy, EvictingPolicy):
+            assert self.summaries is not None
             self._compactor = Compactor(
                 policy,
                 self.cache,
@@ -76,10 +74,24 @@ class Engine:
                 softmax_scale=shape.softmax_scale,
                 profile=config.profile_capacity_events,
             )
-        self.runner = ModelRunner(decoder, self.cache, self.summaries, self._compactor, self.device)
+        self._forward = self._make_forward(self.cache)
+        self._graphs = self._capture_graphs()
+        self.runner = ModelRunner(
+            self._forward,
+            self.cache,
+            self._batches,
+            self._last_tokens,
+            summaries=self.summaries,
+            compactor=self._compactor,
+            graphs=self._graphs,
+        )
         self.scheduler = Scheduler(policy, self._scheduler_config(page_bytes))
         self._stats = EngineStats(num_pages=self.num_pages)
+        is_async = config.async_scheduling
+        self._is_async = self.device.type == "cuda" if is_async is None else is_async
+        self._launched: Launched | None = None  # the step that still runs
         self._decode_start: float | None = None
+        self._has_decoded = False
         self._num_decode_steps = 0
         self._num_resident_steps = 0
         self._is_shut_down = False
@@ -105,7 +117,11 @@ class Engine:
         return self.scheduler.has_unfinished()
 
     def step(self) -> list[RequestOutput]:
-        """One iteration: measure boundaries, schedule, run, sample."""
+        """One iteration: measure boundaries, schedule, launch; then take the tokens of what was launched.
+
+        With asynchronous scheduling these are the tokens of the launch before: the device is not idle while the host
+        prepares the next step, and what ended is told one step later.
+        """
         assert not self._is_shut_down, "the engine was shut down"
         with torch.inference_mode():
             boundaries = self.scheduler.boundaries()
@@ -113,14 +129,15 @@ class Engine:
             plan = self.scheduler.schedule(signals)
             if plan.decodes and self._decode_start is None:
                 self._decode_start = time.perf_counter()
-            tokens = self.runner.execute(plan)
+            launched = self.runner.launch(plan)
             if self._compactor is not None:
                 self._compactor.clear()
-        outputs = self.scheduler.update(plan, tokens)
-        for output in outputs:
-            self.runner.drop_swapped(output.request_id)
-        self._count(plan, tokens, outputs)
-        return outputs
+        self.scheduler.advance(plan)
+        self._count_plan(plan)
+        due: Launched | None = launched
+        if self._is_async:
+            due, self._launched = self._launched, None if plan.is_empty else launched
+        return self.scheduler.take_ended() if due is None else self._commit(due)
 
     def stats(self) -> EngineStats:
         scheduler, stats = self.scheduler, self._stats
@@ -150,8 +167,9 @@ class Engine:
             "device": str(self.device),
             "dtype": str(self._dtype).removeprefix("torch."),
             "num_threads": torch.get_num_threads(),
-            "attention": "torch reference",
-            "cuda_graphs": False,
+            "attention": self._forward.attention,
+            "cuda_graphs": self._graphs is not None,
+            "async_scheduling": self._is_async,
             "async_compaction": False,
             "capacity_ops": self._compactor.ops.name if self._compactor else None,
             "capacity_stages": {k: asdict(v) for k, v in self.stats().stage_times.items()},
@@ -169,6 +187,7 @@ class Engine:
                 "kv_base": self.cache.data.nbytes,
                 "kv_elastic": 0,
                 "query_state": self.summaries.num_bytes() if self.summaries else 0,
+                **self._measured_bytes(),
             },
         }
 
@@ -176,6 +195,7 @@ class Engine:
         """Free the device memory; the engine cannot be used afterwards."""
         self._is_shut_down = True
         del self.runner, self.cache, self._compactor, self.summaries
+        del self._forward, self._graphs, self._launched
 
     # -- for tests and studies ----------------------------------------------------------------
 
@@ -205,8 +225,12 @@ class Engine:
         """Pool size: as asked, but never more than `max_num_seqs` requests of full length can use."""
         if self.config.num_pages is not None:
             return self.config.num_pages
-        room = (self.config.kv_cache_gib or DEFAULT_KV_GIB) * GIB
         most = self.config.max_num_seqs * -(-self.max_model_len // self.page_size)
+        if self.config.kv_cache_gib is None and self._needs is not None:
+            utilization = self.config.gpu_memory_utilization
+            room = float(memory.kv_room(self._needs, self.device, utilization, 2 * page_bytes))
+        else:
+            room = (self.config.kv_cache_gib or DEFAULT_KV_GIB) * GIB
         num_pages = min(int(room // page_bytes), most)
         require(
             num_pages >= 2,
@@ -215,6 +239,112 @@ class Engine:
             f"room for at least two pages of {page_bytes} bytes",
         )
         return num_pages
+
+    # -- parts --------------------------------------------------------------------------------
+
+    @property
+    def _max_pages(self) -> int:
+        """Pages of the longest block table."""
+        return -(-self.max_model_len // self.page_size) + 1
+
+    @property
+    def _max_num_batched_tokens(self) -> int:
+        return max(self.config.max_num_batched_tokens, self.config.max_num_seqs)
+
+    def _make_cache(self, num_pages: int) -> KVCache:
+        shape = self._model.decoder.config
+        size = num_pages * self._page_bytes()
+        if self._needs is not None:
+            memory.check_free(size, self._needs, self.device)
+        return KVCache(
+            num_layers=shape.num_layers,
+            num_pages=num_pages,
+            page_size=self.page_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=self._dtype,
+            device=self.device,
+        )
+
+    def _page_bytes(self) -> int:
+        shape = self._model.decoder.config
+        return KVCache.page_bytes(
+            num_layers=shape.num_layers,
+            page_size=self.page_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=self._dtype,
+        )
+
+    def _make_batches(self) -> BatchMaker:
+        return BatchMaker(
+            num_slots=self.config.max_num_seqs,
+            max_pages=self._max_pages,
+            max_tokens=self._max_num_batched_tokens,
+            page_size=self.page_size,
+            vocab_size=self._model.decoder.config.vocab_size,
+            has_summaries=self.summaries is not None,
+            device=self.device,
+        )
+
+    def _make_forward(self, cache: KVCache) -> Forward:
+        backend = self.config.attention_backend
+        return make_forward(backend, self._model.decoder, cache, self.summaries)
+
+    def _make_graphs(self, forward: Forward) -> "DecodeGraphs | None":
+        """Not captured yet; None without a GPU, with the torch path, or when `enforce_eager` says so."""
+        is_possible = self.device.type == "cuda" and forward.attention == "triton"
+        if self.config.enforce_eager or not is_possible:
+            return None
+        from growpage.engine.graphs import DecodeGraphs
+
+        return DecodeGraphs(
+            forward,
+            self._batches,
+            self._last_tokens,
+            max_num_seqs=self.config.max_num_seqs,
+            max_pages=self._max_pages,
+            vocab_size=self._model.decoder.config.vocab_size,
+            page_size=self.page_size,
+            dtype=self._dtype,
+        )
+
+    @torch.inference_mode()
+    def _capture_graphs(self) -> "DecodeGraphs | None":
+        graphs = self._make_graphs(self._forward)
+        if graphs is not None:
+            self._graph_bytes = graphs.num_bytes() + memory.growth(self.device, graphs.capture)
+        return graphs
+
+    @torch.inference_mode()
+    def _measure_needs(self) -> memory.Needs:
+        """Run a step of the largest size and capture two graphs, over a cache of one page."""
+        forward = self._make_forward(self._make_cache(1))
+        peak = memory.activation_peak(
+            forward,
+            self._last_tokens,
+            num_tokens=self._max_num_batched_tokens,
+            num_samples=self.config.max_num_seqs,
+            page_size=self.page_size,
+        )
+        graphs = self._make_graphs(forward)
+        return memory.Needs(
+            weights=sum(p.nbytes for p in self._model.decoder.parameters()),
+            query_state=self.summaries.num_bytes() if self.summaries else 0,
+            activation_peak=peak,
+            graphs=0 if graphs is None else graphs.estimated_bytes(),
+            non_torch=memory.non_torch_bytes(self.device),
+        )
+
+    def _measured_bytes(self) -> dict[str, int]:
+        """Entries of the ledger that only a GPU has."""
+        if self._needs is None:
+            return {}
+        return {
+            "activation_peak": self._needs.activation_peak,
+            "graphs": self._graph_bytes,
+            "non_torch": self._needs.non_torch,
+        }
 
     def _make_summaries(self, policy: EvictingPolicy) -> QuerySummaries:
         shape = self._model.decoder.config
@@ -236,7 +366,7 @@ class Engine:
             page_size=self.page_size,
             num_pages=self.num_pages,
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+            max_num_batched_tokens=self._max_num_batched_tokens,
             max_model_len=self.max_model_len,
             num_swap_pages=int(config.swap_space_gib * GIB // page_bytes),
             admission=config.admission,
@@ -251,14 +381,23 @@ class Engine:
             return tokenizer.eos_token_ids
         return self._model.decoder.config.eos_token_ids
 
-    def _count(self, plan: Plan, tokens: dict[str, int], outputs: list[RequestOutput]) -> None:
-        stats = self._stats
+    def _commit(self, launched: Launched) -> list[RequestOutput]:
+        """Wait for the tokens of a step and hand them to their requests."""
+        plan, before = launched.plan, self.scheduler.num_output_tokens
+        outputs = self.scheduler.commit(plan, self.runner.collect(launched))
+        for output in outputs:
+            self.runner.drop_swapped(output.request_id)
+        stats, num_tokens = self._stats, self.scheduler.num_output_tokens - before
         stats.num_finished += len(outputs)
-        stats.num_output_tokens += len(tokens)
-        stats.num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
-        if self._decode_start is not None:
-            stats.num_decode_output_tokens += len(tokens)
+        stats.num_output_tokens += num_tokens
+        self._has_decoded = self._has_decoded or bool(plan.decodes)
+        if self._has_decoded and self._decode_start is not None:
+            stats.num_decode_output_tokens += num_tokens
             stats.decode_wall_s = time.perf_counter() - self._decode_start
+        return outputs
+
+    def _count_plan(self, plan: Plan) -> None:
+        self._stats.num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
         if plan.decodes:
             self._num_decode_steps += 1
             self._num_resident_steps += len(plan.decodes) + len(plan.prefills)

@@ -41,14 +41,27 @@ class PrefillChunk:
     sequence: Sequence
     num_tokens: int
 
+    @property
+    def completes(self) -> bool:
+        """Whether the prompt is then complete, so that its last row gives a token."""
+        return self.sequence.position + self.num_tokens == self.sequence.prefill_target
+
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
+    """`sampled` lists whose token comes out, in this order: the decodes, then the prompts completed.
+
+    `capacities` and `residents` are tokens of pages and tokens stored of each decode, noted when the plan ran.
+    """
+
     swap_outs: list[SwapOut] = field(default_factory=list)
     compactions: list[Compaction] = field(default_factory=list)
     swap_ins: list[SwapIn] = field(default_factory=list)
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
+    sampled: list[Sequence] = field(default_factory=list)
+    capacities: list[int] = field(default_factory=list)
+    residents: list[int] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

@@ -40,8 +40,9 @@ class QuerySummaries:
         self.state = torch.zeros(num_layers, num_slots, 2, num_heads, head_dim, device=device)
         self.rms = torch.zeros(num_layers, num_slots, num_heads, device=device)
         self.num_updates = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.beta_short, self.beta_long = beta_short, beta_long
+        self.bias_correction = bias_correction
         self._betas = torch.tensor([beta_short, beta_long], device=device).view(2, 1, 1)
-        self._bias_correction = bias_correction
 
     def reset(self, slots: Tensor) -> None:
         """Forget the previous owner of these slots [B]."""
@@ -56,7 +57,7 @@ class QuerySummaries:
         q = queries.to(torch.float32)
         fresh = (self.num_updates[slots] == 0).view(1, -1, 1, 1, 1)
         weighted = q.unsqueeze(2) * (1 - self._betas)
-        first = weighted if self._bias_correction else q.unsqueeze(2).expand_as(weighted)
+        first = weighted if self.bias_correction else q.unsqueeze(2).expand_as(weighted)
         later = self.state[:, slots] * self._betas + weighted
         self.state[:, slots] = torch.where(fresh, first, later)
         self.rms[:, slots] = _rms(q)
@@ -65,7 +66,7 @@ class QuerySummaries:
     def summaries(self, slot: int) -> Tensor:
         """The running means themselves, [2, L, Hq, d]; bias-corrected if so configured."""
         state = self.state[:, slot].transpose(0, 1)
-        if not self._bias_correction:
+        if not self.bias_correction:
             return state.clone()
         weight = 1 - self._betas ** self.num_updates[slot]
         return state / weight.unsqueeze(1)

@@ -7,7 +7,7 @@ request is the victim of preemption, so the oldest always makes progress.
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from growpage.budget.base import CapacityPolicy, EvictingPolicy, Signals, SwapSummaries
@@ -18,7 +18,7 @@ from growpage.engine.event_log import NO_SIGNALS, EventLog
 from growpage.engine.events import EventKind
 from growpage.engine.plan import Plan, PrefillChunk, SwapIn, SwapOut
 from growpage.engine.request import FinishReason, Request, RequestMetrics, RequestOutput
-from growpage.engine.sequence import Sequence, Status
+from growpage.engine.sequence import UNKNOWN_TOKEN, Sequence, Status
 from growpage.errors import UsageError
 
 UNLIMITED = 1 << 62
@@ -41,7 +41,11 @@ class SchedulerConfig:
 
 
 class Scheduler:
-    """Each step: ask `boundaries`, measure, `schedule`, run the plan, `update` with the new tokens."""
+    """Each step: ask `boundaries`, measure, `schedule`, run the plan, `update` with the new tokens.
+
+    `update` is `advance`, which needs counts alone, and `commit`, which needs the tokens. Between the two the next
+    plan may be made: an end by a token is then seen a step late, and the surplus token is dropped.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,8 @@ class Scheduler:
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_swapped_pages = 0
         self._num_arrivals = 0
+        self._num_draining = 0
+        self.num_output_tokens = 0  # of all requests, without dropped ones
         self._live_ids: set[str] = set()
         self._ended: list[tuple[Sequence, FinishReason, str | None]] = []
 
@@ -78,10 +84,12 @@ class Scheduler:
             metrics=RequestMetrics(arrival_time=self._clock()),
             token_ids=list(request.prompt_token_ids),
             num_prompt_tokens=len(request.prompt_token_ids),
+            max_output_tokens=self.max_new_tokens(request),
+            stop_token_ids=self._stop_token_ids(request),
         )
         self._num_arrivals += 1
         self._live_ids.add(request.request_id)
-        if self.max_new_tokens(request) == 0:
+        if sequence.max_output_tokens == 0:
             self._ended.append((sequence, FinishReason.LENGTH, None))
         else:
             self.waiting.append(sequence)
@@ -96,18 +104,21 @@ class Scheduler:
         for queue in queues:
             for sequence in queue:
                 if sequence.request_id == request_id:
-                    queue.remove(sequence)
-                    self._free(sequence)
-                    self._ended.append((sequence, FinishReason.ABORT, None))
+                    self._end(sequence, FinishReason.ABORT)
                     return
 
     def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.preempted or self.running or self._ended)
+        queues = (self.waiting, self.preempted, self.running, self._ended)
+        return any(queues) or self._num_draining > 0
 
     def max_new_tokens(self, request: Request) -> int:
         """Output tokens this request can reach: `max_tokens`, cut by `max_model_len`."""
         room = self.config.max_model_len - len(request.prompt_token_ids)
         return min(request.sampling.max_tokens, room)
+
+    def _stop_token_ids(self, request: Request) -> frozenset[int]:
+        own = frozenset(request.sampling.stop_token_ids)
+        return own if request.sampling.ignore_eos else own | self.config.eos_token_ids
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -137,32 +148,62 @@ class Scheduler:
         # Pages that a preemption freed are for those who run: admitting now would only thrash.
         if len(self.preempted) == num_preempted:
             self._admit(plan, budget)
+        completed = [chunk.sequence for chunk in plan.prefills if chunk.completes]
+        plan.sampled = plan.decodes + completed
         return plan
 
     def update(self, plan: Plan, new_tokens: Mapping[str, int]) -> list[RequestOutput]:
         """Take the tokens of a finished plan; return the requests that ended.
 
-        new_tokens: request id → sampled token, for each decode and each completed prefill.
+        new_tokens: request id → sampled token, for each request of `plan.sampled`.
         """
+        self.advance(plan)
+        return self.commit(plan, [new_tokens[s.request_id] for s in plan.sampled])
+
+    def advance(self, plan: Plan) -> None:
+        """Count the plan as done. Its tokens are unknown yet; who needs no other token gives its pages back."""
+        b = self.config.page_size
         for sequence in plan.decodes:
-            self._count_decode_step(sequence)
             sequence.position += 1
             sequence.num_resident_tokens += 1
             sequence.has_query = True
+            plan.capacities.append(len(sequence.block_table) * b)
+            plan.residents.append(sequence.num_resident_tokens)
         for chunk in plan.prefills:
             chunk.sequence.position += chunk.num_tokens
             chunk.sequence.num_resident_tokens += chunk.num_tokens
-        now = self._clock()
-        for sequence in plan.decodes + [chunk.sequence for chunk in plan.prefills]:
+            self._register_pages(chunk.sequence)
+        for sequence in plan.decodes if self.config.enable_prefix_caching else ():
             self._register_pages(sequence)
-            token = new_tokens.get(sequence.request_id)
-            if token is not None:
-                self._append(sequence, token, now)
-                reason = self._finish_reason(sequence, token)
-                if reason is not None:
-                    self.running.remove(sequence)
-                    self._free(sequence)
-                    self._ended.append((sequence, reason, None))
+        for sequence in plan.sampled:
+            sequence.token_ids.append(UNKNOWN_TOKEN)
+            sequence.num_unknown_tokens += 1
+            if sequence.num_output_tokens >= sequence.max_output_tokens:
+                self.running.remove(sequence)
+                self._free(sequence)
+                sequence.status = Status.DRAINING
+                self._num_draining += 1
+
+    def commit(self, plan: Plan, tokens: Iterable[int]) -> list[RequestOutput]:
+        """Take the tokens of `plan.sampled`, in order; return the requests that ended.
+
+        Plans are committed in the order in which they were made. The token of a request that ended before is dropped.
+        """
+        now = self._clock()
+        num_decodes = len(plan.decodes)
+        for row, (sequence, token) in enumerate(zip(plan.sampled, tokens, strict=True)):
+            if sequence.status is Status.FINISHED:
+                continue
+            if row < num_decodes:
+                _count_decode_step(sequence, plan.capacities[row], plan.residents[row])
+            self._set_token(sequence, token, now)
+            if token in sequence.stop_token_ids:
+                self._end(sequence, FinishReason.STOP)
+            elif (
+                sequence.num_output_tokens - sequence.num_unknown_tokens
+                >= sequence.max_output_tokens
+            ):
+                self._end(sequence, FinishReason.LENGTH)
         return self.take_ended()
 
     def take_ended(self) -> list[RequestOutput]:
@@ -202,7 +243,6 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         """Take a running request off the device: swap, recompute, or end it when neither can bring it back."""
         assert len(self.running) > 1, f"{sequence.request_id} is alone and finds no page"
-        self.running.remove(sequence)
         num_pages = sequence.num_pages
         is_recomputable = self._num_dense_pages(sequence) <= self.pool.num_pages
         if self._may_swap(sequence, is_recomputable):
@@ -212,10 +252,9 @@ class Scheduler:
             _forget_progress(sequence)
             kind = EventKind.PREEMPT_RECOMPUTE
         else:
-            self._free(sequence)
-            sequence.status = Status.FINISHED
-            self._ended.append((sequence, FinishReason.ERROR, self._no_way_back(sequence)))
+            self._end(sequence, FinishReason.ERROR, self._no_way_back(sequence))
             return
+        self.running.remove(sequence)
         self._free(sequence)
         sequence.status = Status.SWAPPED if kind is EventKind.PREEMPT_SWAP else Status.EVICTED
         insort(self.preempted, sequence, key=lambda s: s.arrival)
@@ -293,6 +332,7 @@ class Scheduler:
 
     def _try_start(self, sequence: Sequence) -> bool:
         """Admit a new or evicted request for prefill, over cached prefix pages where there are some."""
+        assert sequence.num_unknown_tokens == 0, sequence.request_id
         num_tokens = len(sequence.token_ids)
         num_pages = self._num_pages_for(num_tokens)
         needed = max(num_pages, self._num_admission_pages(sequence.request))
@@ -396,28 +436,25 @@ class Scheduler:
 
     # -- tokens and ends ----------------------------------------------------------------------
 
-    def _count_decode_step(self, sequence: Sequence) -> None:
-        capacity = sequence.num_pages * self.config.page_size
-        metrics = sequence.metrics
-        metrics.num_decode_steps += 1
-        metrics.peak_capacity_tokens = max(metrics.peak_capacity_tokens, capacity)
-        sequence.num_capacity_token_steps += capacity
-        sequence.num_resident_token_steps += sequence.num_resident_tokens + 1
-
     def _register_pages(self, sequence: Sequence) -> None:
-        """Make the full pages of a request that evicted nothing findable, now that they are written."""
+        """Make the full pages of a request that evicted nothing findable, once their tokens are known."""
         if not (self.config.enable_prefix_caching and sequence.is_dense):
             return
         b = self.config.page_size
-        while (sequence.num_hashed_pages + 1) * b <= sequence.num_resident_tokens:
+        num_known = len(sequence.token_ids) - sequence.num_unknown_tokens
+        num_tokens = min(sequence.num_resident_tokens, num_known)
+        while (sequence.num_hashed_pages + 1) * b <= num_tokens:
             index = sequence.num_hashed_pages
             tokens = sequence.token_ids[index * b : (index + 1) * b]
             sequence.last_hash = page_hash(sequence.last_hash, tokens)
             self.pool.register(sequence.block_table[index], sequence.last_hash)
             sequence.num_hashed_pages += 1
 
-    def _append(self, sequence: Sequence, token: int, now: float) -> None:
-        sequence.token_ids.append(token)
+    def _set_token(self, sequence: Sequence, token: int, now: float) -> None:
+        """The oldest unknown token is now known."""
+        sequence.token_ids[-sequence.num_unknown_tokens] = token
+        sequence.num_unknown_tokens -= 1
+        self.num_output_tokens += 1
         metrics = sequence.metrics
         if sequence.last_token_time is None:
             metrics.first_token_time = now
@@ -425,18 +462,23 @@ class Scheduler:
             metrics.max_itl_s = max(metrics.max_itl_s or 0.0, now - sequence.last_token_time)
         sequence.last_token_time = now
 
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        sampling = sequence.request.sampling
-        is_eos = token in self.config.eos_token_ids and not sampling.ignore_eos
-        if is_eos or token in sampling.stop_token_ids:
-            return FinishReason.STOP
-        if sequence.num_output_tokens >= self.max_new_tokens(sequence.request):
-            return FinishReason.LENGTH
-        return None
+    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+        """Out of the queue it is in, with all that it holds."""
+        if sequence.status is Status.DRAINING:
+            self._num_draining -= 1
+        elif sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        else:
+            self.preempted.remove(sequence)
+        self._free(sequence)
+        sequence.status = Status.FINISHED
+        self._ended.append((sequence, reason, error))
 
     def _output(self, sequence: Sequence, reason: FinishReason, error: str | None) -> RequestOutput:
-        sequence.status = Status.FINISHED
         self._live_ids.discard(sequence.request_id)
+        num_known = len(sequence.token_ids) - sequence.num_unknown_tokens
         metrics = sequence.metrics
         metrics.finished_time = self._clock()
         if metrics.num_decode_steps:
@@ -447,7 +489,7 @@ class Scheduler:
         return RequestOutput(
             request_id=sequence.request_id,
             prompt_token_ids=sequence.request.prompt_token_ids,
-            token_ids=tuple(sequence.token_ids[sequence.num_prompt_tokens :]),
+            token_ids=tuple(sequence.token_ids[sequence.num_prompt_tokens : num_known]),
             finish_reason=reason,
             metrics=metrics,
             error=error,
@@ -478,3 +520,12 @@ def _forget_progress(sequence: Sequence) -> None:
     sequence.num_hashed_pages = 0
     sequence.last_hash = b""
     sequence.pending = None
+
+
+def _count_decode_step(sequence: Sequence, capacity: int, num_resident_tokens: int) -> None:
+    """One decode step over `capacity` tokens of pages, `num_resident_tokens` of them in use."""
+    metrics = sequence.metrics
+    metrics.num_decode_steps += 1
+    metrics.peak_capacity_tokens = max(metrics.peak_capacity_tokens, capacity)
+    sequence.num_capacity_token_steps += capacity
+    sequence.num_resident_token_steps += num_resident_tokens

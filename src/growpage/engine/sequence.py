@@ -6,12 +6,15 @@ from enum import Enum
 from growpage.budget.base import Action, Signals
 from growpage.engine.request import Request, RequestMetrics
 
+UNKNOWN_TOKEN = -1
+
 
 class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     SWAPPED = "swapped"  # its pages are in host memory
     EVICTED = "evicted"  # preempted for recompute: its pages are gone
+    DRAINING = "draining"  # it has all its tokens but the last, which is still being computed
     FINISHED = "finished"
 
 
@@ -30,6 +33,8 @@ class Sequence:
     `position` is logical: tokens whose keys were computed, which is also the RoPE position of the next one.
     `num_resident_tokens` is physical: stored tokens, so the next one goes to slot `num_resident_tokens` of the
     block table. They differ once tokens have been evicted.
+
+    The last `num_unknown_tokens` of `token_ids` are `UNKNOWN_TOKEN`: sampled by a step that still runs.
     """
 
     request: Request
@@ -37,6 +42,9 @@ class Sequence:
     metrics: RequestMetrics
     token_ids: list[int]
     num_prompt_tokens: int
+    max_output_tokens: int  # it ends here, whatever its tokens are
+    stop_token_ids: frozenset[int]  # or at one of these
+    num_unknown_tokens: int = 0
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)
     position: int = 0

@@ -1,0 +1,72 @@
+"""The fused forward pass against the decoder's own, through whole engines: same logits, same tokens."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from growpage.budget.base import CapacityPolicy
+from growpage.budget.fullkv import FullKV
+from growpage.budget.growpage import GrowPage
+from growpage.engine.config import EngineConfig
+from growpage.engine.engine import Engine
+from growpage.engine.models.loader import load_model
+from growpage.engine.request import Request, SamplingParams
+from tests.oracle import Recorder
+from tests.tiny_models import MODEL_TYPES, make_tiny
+
+TOLERANCE = 2e-4
+POLICIES = {
+    "fullkv": FullKV,
+    "growpage": lambda: GrowPage(initial_pages=2, num_protected_tokens=2),
+}
+
+
+def _run(
+    model: Path, backend: str, policy: CapacityPolicy, device: torch.device, sampling: dict
+) -> tuple[Recorder, dict]:
+    loaded = load_model(str(model), dtype="float32", device=str(device))
+    config = EngineConfig(
+        page_size=4, num_pages=60, max_num_seqs=3, max_num_batched_tokens=8,
+        attention_backend=backend, max_model_len=64,
+    )  # fmt: skip
+    recorder = Recorder(Engine(loaded, config, policy))
+    requests = [
+        Request(
+            request_id=f"r{i}",
+            prompt_token_ids=tuple(range(i + 3, 2 * i + 9)),
+            sampling=SamplingParams(
+                temperature=0.8 * (i > 0), max_tokens=9 + i, ignore_eos=True, seed=i, **sampling
+            ),
+        )
+        for i in range(3)
+    ]
+    return recorder, recorder.run(requests)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "policy", "sampling"),
+    [
+        *((architecture, "fullkv", {}) for architecture in MODEL_TYPES),
+        ("Qwen3ForCausalLM", "growpage", {"top_k": 20, "top_p": 0.9}),
+    ],
+)
+def test_fused_steps_equal_the_decoder(
+    tmp_path: Path, device: torch.device, architecture: str, policy: str, sampling: dict
+) -> None:
+    shape = {"head_dim": 32, "hidden_size": 48}
+    if architecture == "Qwen2ForCausalLM":
+        shape = {"head_dim": None, "hidden_size": 128}
+    path = make_tiny(tmp_path, architecture, **shape)
+    fused, outputs = _run(path, "triton", POLICIES[policy](), device, sampling)
+    plain, expected = _run(path, "torch", POLICIES[policy](), device, sampling)
+    assert fused.engine.describe()["attention"] == "triton"
+    for name, output in expected.items():
+        assert outputs[name].token_ids == output.token_ids
+        for index, logits in plain.traces[name][-1].logits.items():
+            difference = (fused.traces[name][-1].logits[index] - logits).abs().max()
+            assert float(difference) <= TOLERANCE
+    if policy == "growpage":
+        assert fused.engine.stats().counters.executed_compress > 0
