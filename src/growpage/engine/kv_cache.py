@@ -4,11 +4,13 @@ Shape legend: L layers, P pages, b tokens a page, H KV heads, d head dim, n toke
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
 from growpage.engine.kernels.page_list import page_list
+from growpage.errors import UsageError
 
 
 class KVCache:
@@ -30,7 +32,14 @@ class KVCache:
     ) -> None:
         self.page_size = page_size
         shape = (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim)
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self.data = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:  # torch's word for no memory, and for sizes beyond 64 bits
+            gib = prod(shape) * dtype.itemsize / 2**30
+            raise UsageError(
+                f"engine: no memory for a KV cache of {num_pages} pages ({gib:,.1f} GiB). "
+                "Lower engine.num_pages or engine.kv_cache_gib."
+            ) from error
         self.keys = [self.data[layer, 0] for layer in range(num_layers)]  # each [P, b, H, d]
         self.values = [self.data[layer, 1] for layer in range(num_layers)]
 
@@ -49,7 +58,9 @@ class KVCache:
     def gather_keys(self, pages: Sequence[int], num_tokens: int) -> Tensor:
         """The keys alone, copied: [L, n, H, d]."""
         index = page_list(pages, self.data.device)
-        return self.data[:, 0].index_select(1, index).flatten(1, 2)[:, :num_tokens]
+        # A layer at a time: of all layers at once index_select would first copy the whole cache.
+        layers = [keys.index_select(0, index) for keys in self.keys]
+        return torch.stack(layers).flatten(1, 2)[:, :num_tokens]
 
     def scatter(self, pages: Sequence[int], tokens: Tensor) -> None:
         """Write whole pages: tokens [L, 2, len(pages) * b, H, d]."""
