@@ -107,7 +107,9 @@ class BenchConfig:
     def __post_init__(self) -> None:
         require(bool(_SLUG.fullmatch(self.name)), "bench.name", self.name, _SLUG_WORDS)
         require(self.limit is None or self.limit >= 1, "bench.limit", self.limit, ">= 1 or null")
-        require(self.num_samples >= 1, "bench.num_samples", self.num_samples, ">= 1")
+        require(
+            1 <= self.num_samples <= 10_000, "bench.num_samples", self.num_samples, "in 1..10000"
+        )
         require(self.max_tokens >= 1, "bench.max_tokens", self.max_tokens, ">= 1")
         require(
             self.budget_tokens is None or self.budget_tokens >= 1,
@@ -160,8 +162,10 @@ class GraderConfig:
 
     def __post_init__(self) -> None:
         require(0.0 < self.timeout_s <= 3600.0, "grader.timeout_s", self.timeout_s, "in (0, 3600]")
-        require(self.memory_gib > 0.0, "grader.memory_gib", self.memory_gib, "> 0")
-        require(self.num_workers >= 1, "grader.num_workers", self.num_workers, ">= 1")
+        require(
+            0.05 <= self.memory_gib <= 1024.0, "grader.memory_gib", self.memory_gib, "in 0.05..1024"
+        )
+        require(1 <= self.num_workers <= 1024, "grader.num_workers", self.num_workers, "in 1..1024")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,8 +214,10 @@ GROUPS: dict[str, type] = {
     "paths": PathsConfig,
 }
 
-_SLUG = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_SLUG_WORDS = "lower-case letters, digits, '_', '.' and '-', since it names a folder"
+_SLUG = re.compile(r"[a-z0-9][a-z0-9_.-]{,63}")
+_SLUG_WORDS = (
+    "up to 64 lower-case letters, digits, '_', '.' and '-', since it is part of a folder's name"
+)
 
 
 # ---- from what Hydra composed to dataclasses -------------------------------------------------------
@@ -309,12 +315,12 @@ def resolve(config: Config, *, on_gpu: bool | None = None) -> Config:
     resolved = replace(
         config,
         model=replace(config.model, dtype=engine.dtype, path=_absolute_model(config.model.path)),
-        bench=replace(config.bench, path=_absolute(config.bench.path)),
+        bench=replace(config.bench, path=_absolute("bench.path", config.bench.path)),
         policy=_resolve_policy(config, engine.page_size),
         pool=PoolConfig(kind=_resolve_pool(config)),
         engine=engine,
         sampling=_fill(config.sampling, max_tokens=config.bench.max_tokens),
-        paths=PathsConfig(runs=_absolute(config.paths.runs) or str(places.default_runs_folder())),
+        paths=PathsConfig(runs=_absolute_runs(config.paths.runs)),
     )
     resolved.policy.check(engine.page_size)
     return resolved
@@ -368,12 +374,20 @@ def _fill(values: T, **defaults: Any) -> T:
     return replace(values, **empty)  # type: ignore[type-var]
 
 
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).expanduser().absolute())
+def _absolute(key: str, path: str | None) -> str | None:
+    if path is None:
+        return None
+    require(path.strip() != "", key, path, "a path", f"Leave {key} out for its default.")
+    return str(places.expand(path, f"{key}={path}").absolute())
+
+
+def _absolute_runs(path: str | None) -> str:
+    return _absolute("paths.runs", path) or str(places.default_runs_folder())
 
 
 def _absolute_model(path: str) -> str:
-    return str(_absolute(path)) if path and host.is_local_path(path) else path
+    is_local = path.strip() != "" and host.is_local_path(path)
+    return str(_absolute("model.path", path)) if is_local else path
 
 
 # ---- the run's name --------------------------------------------------------------------------------
@@ -456,6 +470,8 @@ def _digest(values: dict[str, Any]) -> str:
 
 def _file_sha256(path: str) -> str:
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a device or a pipe may never end
+            raise UsageError(f"bench.path={path}: cannot be read (not a file).")
         return sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
         raise UsageError(f"bench.path={path}: cannot be read ({error.strerror}).") from error

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from growpage.errors import unknown
-from growpage.places import MODELS_FOLDER
+from growpage.places import MODELS_FOLDER, expand
 
 BUNDLED = "bundled:"  # the prefix of a model that comes with the project
 _DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
@@ -29,7 +29,10 @@ def is_local_path(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    return Path(path).expanduser().exists()
+    try:
+        return expand(path, f"model.path={path}").exists()
+    except OSError:  # a name that is too long for a file system
+        return False
 
 
 def bundled_model(source: str) -> Path:
@@ -44,7 +47,7 @@ def bundled_model(source: str) -> Path:
 def package_file(source: str) -> Path | None:
     """The file behind "gguf:package/file", or None when the package or the file is not installed."""
     package, _, file = source.removeprefix("gguf:").partition("/")
-    spec = find_spec(package)
+    spec = find_spec(package) if package.isidentifier() and package != "__main__" else None
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / file).is_file():
             return Path(folder) / file

