@@ -15,6 +15,10 @@ REFUSALS = {  # arguments, what the one line must say
         "engine.preempt_mode=swap no effect recompute",
     ),
     "swap": ("policy=fullkv engine.swap_space_gib=4", "engine.swap_space_gib=4 no effect"),
+    "attention": (
+        "policy=fullkv engine.attention_backend=torch",
+        "engine.attention_backend=torch no effect auto",
+    ),
     "threads": ("policy=fullkv engine.num_threads=2", "engine.num_threads=2 no effect null"),
 }
 

@@ -162,12 +162,14 @@ def test_our_settings_become_those_of_vllm() -> None:
     config = EngineConfig(
         page_size=32, num_pages=70, kv_cache_gib=0.5, max_num_seqs=9, max_num_batched_tokens=4,
         gpu_memory_utilization=0.4, enable_prefix_caching=False, dtype="bfloat16",
+        enforce_eager=True, async_scheduling=False,
     )  # fmt: skip
     args = engine_args(config, model="folder", load_format="dummy", seed=3)
     assert args == {
         "model": "folder", "load_format": "dummy", "seed": 3, "dtype": "bfloat16", "block_size": 32,
         "max_num_seqs": 9, "max_num_batched_tokens": 9, "max_model_len": None,
-        "gpu_memory_utilization": 0.4, "enable_prefix_caching": False,
+        "gpu_memory_utilization": 0.4, "enable_prefix_caching": False, "enforce_eager": True,
+        "async_scheduling": False,
         "kv_cache_memory_bytes": 2**29, "num_gpu_blocks_override": 70,
     }  # fmt: skip
 

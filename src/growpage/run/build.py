@@ -91,10 +91,11 @@ def build_vllm(config: Config) -> Engine:
     """vLLM on a checkpoint folder or a hub id, with our tokenizer. Raises `UsageError`."""
     from growpage.backends.vllm_fullkv import VllmFullKV, engine_args
     from growpage.engine.models import loader
+    from growpage.engine.models.tokenizer import Tokenizer
 
     model, is_dummy = config.model, config.model.load_format is LoadFormat.dummy
     folder, _ = loader._folder(model.path, model.revision, not is_dummy)
-    tokenizer = loader.Tokenizer.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder)
     if tokenizer is None:
         raise _no_tokenizer(model.path)
     args = engine_args(

@@ -112,7 +112,9 @@ _OF_VLLM = {  # the one value that vLLM knows
     "preempt_mode": PreemptMode.recompute,
     "admission": Admission.auto,
     "swap_space_gib": 0.0,
+    "attention_backend": "auto",
     "num_threads": None,
+    "profile_capacity_events": False,
 }
 
 
