@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from growpage.engine.sequence import Sequence
 
+NOT_FINITE = -1  # in place of a sampled token: the model gave no logits to draw from
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:

@@ -76,6 +76,15 @@ def draw(
     return torch.where(is_drawn, noisy.argmax(-1), logits.argmax(-1))
 
 
+def has_finite_logit(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Whether each row drew a token with a finite logit: logits [B.., V], tokens [B] int64 → [B] bool.
+
+    NaN and infinity win every draw, so that looking at the tokens finds them without reading all logits again.
+    """
+    index = tokens.clamp(0, logits.shape[1] - 1)[:, None]
+    return logits[: len(tokens)].gather(1, index)[:, 0].isfinite()
+
+
 def seed_words(seed: int) -> tuple[int, int]:
     """Two signed 32-bit words that stand for a request's seed."""
     digest = blake2b(str(seed).encode(), digest_size=8).digest()

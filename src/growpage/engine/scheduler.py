@@ -16,7 +16,7 @@ from growpage.engine.capacity import CapacityControl
 from growpage.engine.config import Admission, PreemptMode
 from growpage.engine.event_log import NO_SIGNALS, EventLog
 from growpage.engine.events import EventKind
-from growpage.engine.plan import Plan, PrefillChunk, SwapIn, SwapOut
+from growpage.engine.plan import NOT_FINITE, Plan, PrefillChunk, SwapIn, SwapOut
 from growpage.engine.request import FinishReason, Request, RequestMetrics, RequestOutput
 from growpage.engine.sequence import UNKNOWN_TOKEN, Sequence, Status
 from growpage.errors import UsageError
@@ -196,6 +196,9 @@ class Scheduler:
                 continue
             if row < num_decodes:
                 _count_decode_step(sequence, plan.capacities[row], plan.residents[row])
+            if token == NOT_FINITE:
+                self._end(sequence, FinishReason.ERROR, "the logits of the model are not finite")
+                continue
             self._set_token(sequence, token, now)
             if token in sequence.stop_token_ids:
                 self._end(sequence, FinishReason.STOP)

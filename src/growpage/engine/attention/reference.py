@@ -46,13 +46,18 @@ def paged_decode(
 
 
 def _decode_rows(q: Tensor, k: Tensor, v: Tensor, context_lens: Tensor, scale: float) -> Tensor:
-    """q [B, Hq, d] over gathered k, v [B, H, n, d], of which a row sees its first tokens."""
+    """q [B, Hq, d] over copied k, v [B, H, n, d], of which a row sees its first tokens; shortest row first."""
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     # The query heads of a group stand where SDPA expects query positions, so keys are read once a group.
     grouped = q.view(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
     slot = torch.arange(k.shape[2], device=q.device)
     is_stored = (slot < context_lens[:, None])[:, None, None, :]
+    # What a page held before must not matter, and NaN would survive a weight of zero.
+    shortest = int(context_lens[0])
+    is_void = ~is_stored[:, :, 0, shortest:, None]
+    for gathered in (k, v):
+        gathered[:, :, shortest:].masked_fill_(is_void, 0.0)
     out = scaled_dot_product_attention(grouped, k, v, attn_mask=is_stored, scale=scale)
     return out.reshape(num_seqs, num_heads, head_dim)
 
