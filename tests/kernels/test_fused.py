@@ -12,6 +12,7 @@ from growpage.budget.fullkv import FullKV
 from growpage.budget.growpage import GrowPage
 from growpage.engine.config import EngineConfig
 from growpage.engine.engine import Engine
+from growpage.engine.inputs import Batch
 from growpage.engine.models.loader import load_model
 from growpage.engine.request import Request, SamplingParams
 from tests.oracle import Recorder
@@ -25,12 +26,17 @@ POLICIES = {
 
 
 def _run(
-    model: Path, backend: str, policy: CapacityPolicy, device: torch.device, sampling: dict
+    model: Path,
+    backend: str,
+    policy: CapacityPolicy,
+    device: torch.device,
+    sampling: dict,
+    **settings: object,
 ) -> tuple[Recorder, dict]:
     loaded = load_model(str(model), dtype="float32", device=str(device))
     config = EngineConfig(
         page_size=4, num_pages=60, max_num_seqs=3, max_num_batched_tokens=8,
-        attention_backend=backend, max_model_len=64,
+        attention_backend=backend, max_model_len=64, **settings,
     )  # fmt: skip
     recorder = Recorder(Engine(loaded, config, policy))
     requests = [
@@ -70,3 +76,35 @@ def test_fused_steps_equal_the_decoder(
             assert float(difference) <= TOLERANCE
     if policy == "growpage":
         assert fused.engine.stats().counters.executed_compress > 0
+
+
+def test_padding_changes_nothing(
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of the graphs, run without capturing them: rows of padding, tables at their fixed place."""
+    import growpage.engine.graphs as graphs_module
+
+    class Uncaptured(graphs_module.DecodeGraphs):
+        def run(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._logits[: batch.num_decodes], self._step(batch)
+
+    def make_graphs(engine: Engine) -> graphs_module.DecodeGraphs:
+        graphs = Uncaptured(
+            engine._forward, engine._batches, engine._last_tokens, max_num_seqs=3, max_pages=17,
+            vocab_size=260, page_size=4, dtype=torch.float32,
+        )  # fmt: skip
+        graphs.sizes = [8]
+        graphs._tables = graphs._tables.new_full((8, 17), 59)
+        graphs._logits = graphs._logits.new_full((8, 260), torch.nan)
+        return graphs
+
+    path = make_tiny(tmp_path, "Qwen3ForCausalLM", head_dim=32, hidden_size=48)
+    policy = POLICIES["growpage"]
+    plain, expected = _run(path, "triton", policy(), device, {}, enforce_eager=True)
+    monkeypatch.setattr(Engine, "_capture_graphs", make_graphs)
+    padded, outputs = _run(path, "triton", policy(), device, {})
+    assert padded.engine.runner.num_graph_steps > 0
+    for name, output in expected.items():
+        assert outputs[name].token_ids == output.token_ids
+        for index, logits in plain.traces[name][-1].logits.items():
+            torch.testing.assert_close(padded.traces[name][-1].logits[index], logits)

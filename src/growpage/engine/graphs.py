@@ -6,6 +6,7 @@ A step of n decodes runs the graph of the next larger bucket; the rows between a
 import logging
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class DecodeGraphs:
         self._tables = torch.zeros((max_num_seqs, max_pages), dtype=torch.int32, device=device)
         self._logits = torch.empty((max_num_seqs, vocab_size), dtype=dtype, device=device)
         self._graphs: dict[int, _Captured] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None  # of the first graph, shared by all
 
     def num_padding(self, num_decodes: int) -> int:
         """Rows to add to so many decodes."""
@@ -95,6 +96,7 @@ class DecodeGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             tokens = self._step(batch)
+        self._pool = self._pool or graph.pool()
         return _Captured(graph=graph, tokens=tokens)
 
     def _step(self, batch: Batch) -> Tensor:

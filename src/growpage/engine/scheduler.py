@@ -140,9 +140,12 @@ class Scheduler:
                 self.capacity.decide(sequence, signals.get(sequence.request_id, NO_SIGNALS))
         self.capacity.hold_back(self.running)
         num_preempted = len(self.preempted)
+        b = self.config.page_size
         for sequence in list(self.running):
-            is_decoding = sequence.status is Status.RUNNING and not sequence.is_prefilling
-            if is_decoding and self._make_room(sequence, plan):
+            if sequence.status is not Status.RUNNING or sequence.is_prefilling:
+                continue
+            has_room = sequence.restore_pages is None and sequence.has_free_slot(b)
+            if has_room or self._make_room(sequence, plan):
                 plan.decodes.append(sequence)
         budget = self._continue_prefills(plan)
         # Pages that a preemption freed are for those who run: admitting now would only thrash.
@@ -162,23 +165,24 @@ class Scheduler:
 
     def advance(self, plan: Plan) -> None:
         """Count the plan as done. Its tokens are unknown yet; who needs no other token gives its pages back."""
-        b = self.config.page_size
+        b, is_caching = self.config.page_size, self.config.enable_prefix_caching
         for sequence in plan.decodes:
+            num_tokens = sequence.num_resident_tokens + 1
             sequence.position += 1
-            sequence.num_resident_tokens += 1
+            sequence.num_resident_tokens = num_tokens
             sequence.has_query = True
-            plan.capacities.append(len(sequence.block_table) * b)
-            plan.residents.append(sequence.num_resident_tokens)
+            if is_caching and (sequence.num_hashed_pages + 1) * b <= num_tokens:
+                self._register_pages(sequence)
+        plan.capacities = [len(s.block_table) * b for s in plan.decodes]
+        plan.residents = [s.num_resident_tokens for s in plan.decodes]
         for chunk in plan.prefills:
             chunk.sequence.position += chunk.num_tokens
             chunk.sequence.num_resident_tokens += chunk.num_tokens
             self._register_pages(chunk.sequence)
-        for sequence in plan.decodes if self.config.enable_prefix_caching else ():
-            self._register_pages(sequence)
         for sequence in plan.sampled:
             sequence.token_ids.append(UNKNOWN_TOKEN)
             sequence.num_unknown_tokens += 1
-            if sequence.num_output_tokens >= sequence.max_output_tokens:
+            if sequence.num_tokens_left <= 0:
                 self.running.remove(sequence)
                 self._free(sequence)
                 sequence.status = Status.DRAINING
@@ -202,10 +206,7 @@ class Scheduler:
             self._set_token(sequence, token, now)
             if token in sequence.stop_token_ids:
                 self._end(sequence, FinishReason.STOP)
-            elif (
-                sequence.num_output_tokens - sequence.num_unknown_tokens
-                >= sequence.max_output_tokens
-            ):
+            elif sequence.num_tokens_left + sequence.num_unknown_tokens <= 0:
                 self._end(sequence, FinishReason.LENGTH)
         return self.take_ended()
 

@@ -78,6 +78,11 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_tokens_left(self) -> int:
+        """Output tokens that it may still get, besides those on their way."""
+        return self.max_output_tokens + self.num_prompt_tokens - len(self.token_ids)
+
+    @property
     def is_prefilling(self) -> bool:
         return self.position < self.prefill_target
 

@@ -85,7 +85,7 @@ def _resolve_kernel(tokens_ptr, last_ptr, out_ptr, num_rows, BLOCK: tl.constexpr
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_in = row < num_rows
     token = tl.load(tokens_ptr + row, mask=is_in, other=0)
-    last = tl.load(last_ptr - 1 - token, mask=is_in & (token < 0), other=0)
+    last = tl.load(last_ptr + (-1 - token), mask=is_in & (token < 0), other=0)
     tl.store(out_ptr + row, tl.where(token < 0, last, token), mask=is_in)
 
 

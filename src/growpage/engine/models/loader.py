@@ -147,13 +147,14 @@ def _open_folder(folder: Path, name: str, has_weights: bool) -> _Source:
 
 def _filled(source: _Source, dtype: torch.dtype, device: str, seed: int) -> Decoder:
     config = DecoderConfig.from_hf(source.config)
+    on_paper = Decoder(config, dtype=dtype, device="meta")
+    if source.weights is not None:
+        _check_fit(on_paper.hf_tensors(), source.weights.shapes(), config)
+    _check_room(sum(p.nbytes for p in on_paper.parameters()), torch.device(device))
+    decoder = Decoder(config, dtype=dtype, device=device)
     if source.weights is None:
-        decoder = Decoder(config, dtype=dtype, device=device)
         decoder.init_weights(seed)
         return decoder
-    expected = Decoder(config, device="meta").hf_tensors()
-    _check_fit(expected, source.weights.shapes(), config)
-    decoder = Decoder(config, dtype=dtype, device=device)
     targets = decoder.hf_tensors()
     for name, tensor in source.weights.tensors():
         if name in targets:
@@ -260,6 +261,19 @@ def _check_fit(
                 f"tensor {name}: not part of {config.architecture} with this config.json. "
                 "Use the config.json of these weights."
             )
+
+
+def _check_room(num_bytes: int, device: torch.device) -> None:
+    """Raise UsageError unless the GPU has so much free memory."""
+    if device.type != "cuda":
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    if num_bytes > free:
+        raise UsageError(
+            f"the weights take {num_bytes / 2**30:.1f} GiB and {free / 2**30:.1f} of "
+            f"{total / 2**30:.1f} GiB are free on {device}. End other processes on it, or choose a smaller "
+            "model or engine.dtype=bfloat16."
+        )
 
 
 def _is_redundant(name: str, config: DecoderConfig) -> bool:
