@@ -159,6 +159,45 @@ def test_corrupt_index(sharded: Path) -> None:
     assert "model.safetensors.index.json: not readable" in refusal(sharded)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", {"rope_scaling": "x"}),
+        ("config.json", {"rope_theta": "x"}),
+        ("config.json", {"hidden_size": []}),
+        ("config.json", {"eos_token_id": "x"}),
+        ("config.json", {"quantization_config": "x"}),
+        ("generation_config.json", {"eos_token_id": "x"}),
+        ("generation_config.json", {"eos_token_id": [None]}),
+        ("tokenizer_config.json", {"chat_template": 3}),
+        ("tokenizer_config.json", {"chat_template": [{"x": 1}]}),
+        ("tokenizer_config.json", {"chat_template": [1]}),
+    ],
+)
+def test_entry_of_a_wrong_kind_is_named_by_its_file(
+    folder: Path, file: str, content: dict[str, Any]
+) -> None:
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    message = refusal(folder)
+    assert str(path) in message
+    assert "Download the file again." in message
+
+
+@pytest.mark.parametrize("weight_map", [[1], {"a": 3}, 3])
+def test_index_of_a_wrong_kind_is_named(sharded: Path, weight_map: object) -> None:
+    path = sharded / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": weight_map}))
+    assert str(path) in refusal(sharded)
+
+
+def test_architecture_as_a_text_is_taken_whole(folder: Path) -> None:
+    change_config(folder, architectures="GPTNeoX")
+    assert "config.json architectures=GPTNeoX: unknown" in refusal(folder)
+    change_config(folder, architectures="LlamaForCausalLM")
+    load_model(str(folder))
+
+
 def test_corrupt_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: not readable" in refusal(folder)

@@ -112,6 +112,20 @@ def test_refusal_of_the_template_is_the_users_error(tmp_path: Path) -> None:
         ours.render(CHAT)
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [("{% for m in %}", "Mend the template"), ("{{ messages + 3 }}", "or mend it")],
+)
+def test_template_that_is_broken_is_told_from_messages_that_it_refuses(
+    tmp_path: Path, template: str, words: str
+) -> None:
+    folder = make_tiny(tmp_path, "LlamaForCausalLM", chat_template=template)
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer is not None
+    with pytest.raises(UsageError, match=words):
+        tokenizer.render([{"role": "user", "content": "x"}])
+
+
 def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
     folder = make_tiny(tmp_path, "LlamaForCausalLM")
     (folder / "tokenizer.json").unlink()

@@ -349,7 +349,8 @@ def _key(config: Mapping[str, Any], name: str) -> Any:
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    names = [str(name) for name in config.get("architectures") or ()]
+    found = config.get("architectures") or ()
+    names = [str(name) for name in (found if isinstance(found, list | tuple) else [found])]
     for name in names:
         if name in ARCHITECTURES:
             return name

@@ -19,7 +19,7 @@ from growpage import host
 from growpage.engine.models.card import check_weights, file_sha256
 from growpage.engine.models.decoder import Decoder, DecoderConfig
 from growpage.engine.models.gguf import GgufFile, locate
-from growpage.engine.models.tokenizer import Tokenizer, read_json
+from growpage.engine.models.tokenizer import Tokenizer, read_json, reading
 from growpage.errors import UsageError, unknown
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,8 @@ def _open_folder(folder: Path, name: str, has_weights: bool) -> _Source:
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder}: has no config.json. Give the folder of a Hugging Face model.")
     config = read_json(folder / "config.json")
-    DecoderConfig.from_hf(config)  # before looking for weights: the clearer error comes first
+    with reading(folder / "config.json"):
+        DecoderConfig.from_hf(config)  # before looking for weights: the clearer error comes first
     weights = SafetensorsFolder(folder) if has_weights else None
     if has_weights:
         check_weights(folder)
@@ -169,8 +170,9 @@ class SafetensorsFolder:
         self.folder = folder
         index = read_json(folder / INDEX)
         if index:
-            self._owner: dict[str, str] = index.get("weight_map", {})
-            self.files = [folder / name for name in sorted(set(self._owner.values()))]
+            with reading(folder / INDEX):
+                self._owner: dict[str, str] = index.get("weight_map", {})
+                self.files = [folder / name for name in sorted(set(self._owner.values()))]
         else:
             self._owner = {}
             self.files = [folder / "model.safetensors"]

@@ -1,7 +1,8 @@
 """Text to token ids and back, and the chat template: thin over `tokenizers` and `transformers`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ class Tokenizer:
         return cls(
             backend,
             eos_token_ids=(
-                *token_ids(generation.get("eos_token_id")),
-                *token_ids(config.get("eos_token_id")),
+                *_end_ids(folder / "generation_config.json", generation),
+                *_end_ids(folder / "config.json", config),
             ),
             chat_template=_chat_template(folder, settings),
             special_tokens=_special_tokens(settings),
@@ -98,9 +99,12 @@ class Tokenizer:
                 add_generation_prompt=True,
                 **options,
             )
-        except jinja2.TemplateError as error:
+        except jinja2.TemplateSyntaxError as error:
+            raise UsageError(f"chat template: {error}. Mend the template of this model.") from error
+        except Exception as error:  # the template is a program of the checkpoint
             raise UsageError(
-                f"chat template: {error}. Give messages that the template of this model accepts."
+                f"chat template: {_first_line(error)}. Give messages that the template of this "
+                "model accepts, or mend it."
             ) from error
         return str(texts[0][0])
 
@@ -121,6 +125,22 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _broken(path, "not an object")
     return value
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """UsageError with the file's name for what its content makes fail."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise _broken(path, f"{type(error).__name__}: {error}") from error
+
+
+def _end_ids(path: Path, content: Mapping[str, Any]) -> tuple[int, ...]:
+    with reading(path):
+        return token_ids(content.get("eos_token_id"))
 
 
 def _broken(path: Path, reason: object) -> UsageError:
@@ -155,10 +175,13 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    entry = settings.get("chat_template")
-    if isinstance(entry, list):
-        entry = {item["name"]: item["template"] for item in entry}.get("default")
-    return entry
+    with reading(folder / "tokenizer_config.json"):
+        entry = settings.get("chat_template")
+        if isinstance(entry, list):
+            entry = {item["name"]: item["template"] for item in entry}.get("default")
+        if not isinstance(entry, str | None):
+            raise TypeError(f"chat_template is of type {type(entry).__name__}")
+        return entry
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
