@@ -8,6 +8,7 @@ import triton.language as tl
 
 from growpage.engine import sampler
 from growpage.engine.kernels import sampling
+from growpage.engine.plan import NOT_FINITE
 from growpage.engine.sampler import Filters
 
 INT32 = (-(2**31), 2**31)
@@ -113,11 +114,16 @@ def test_lower_token_wins_a_tie(device: torch.device) -> None:
     ]
 
 
-def test_rows_without_a_number_give_a_valid_token(device: torch.device) -> None:
-    logits = torch.full((2, 3000), float("nan"), device=device)
+def test_rows_in_which_no_number_wins_give_no_token(device: torch.device) -> None:
+    logits = torch.randn(6, 3000, device=device)
+    logits[0] = torch.nan
     logits[1] = -torch.inf
-    temperature = torch.tensor([0.0, 1.0], device=device)
-    assert sampling.draw(logits, temperature, _keys(2, device)).tolist() == [0, 0]
+    logits[2, 2900] = logits[3, 7] = torch.nan
+    logits[4, 2900] = torch.inf
+    logits[5, :2999] = -torch.inf
+    temperature = torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0, 1.0], device=device)
+    for draw in (sampling.draw, sampler.draw):
+        assert draw(logits, temperature, _keys(6, device)).tolist() == [NOT_FINITE] * 5 + [2999]
 
 
 def test_filtered_rows_are_drawn_by_the_twin(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from growpage.engine.inputs import Batch, Samples
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.decoder import Decoder
 from growpage.engine.query_state import QuerySummaries
-from growpage.engine.sampler import Filters, draw, row_keys
+from growpage.engine.sampler import Filters, draw, draw_greedily, row_keys
 from growpage.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,13 @@ class Forward(Protocol):
         """
 
     def draw(self, logits: Tensor, samples: Samples) -> Tensor:
-        """One token a sampled row, [S] int64; with filters one for each row that is not padding."""
+        """One token a sampled row, [S] int64; with filters one for each row that is not padding.
+
+        NOT_FINITE where the logits are not.
+        """
 
     def keep(self, tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
-        """Note tokens [S] as the last of their slots [S]; slot -1 is nobody's."""
+        """Note tokens [S] as the last of their slots [S]; slot -1 is nobody's, and NOT_FINITE becomes 0."""
 
 
 class TorchForward:
@@ -73,14 +76,14 @@ class TorchForward:
 
     def draw(self, logits: Tensor, samples: Samples) -> Tensor:
         if samples.is_greedy:
-            return logits.argmax(-1)
+            return draw_greedily(logits)
         if samples.filters is not None:
             return draw_filtered(logits, samples, samples.filters)
         keys = row_keys(samples.words, samples.output_positions)
         return draw(logits, samples.temperature, keys)
 
     def keep(self, tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
-        last_tokens[slot_ids.long()] = tokens.to(last_tokens.dtype)
+        last_tokens[slot_ids.long()] = tokens.clamp(min=0).to(last_tokens.dtype)
 
     def _attend(
         self,

@@ -15,9 +15,8 @@ from growpage.engine.compaction import Compactor
 from growpage.engine.forward import Forward
 from growpage.engine.inputs import Batch, BatchMaker
 from growpage.engine.kv_cache import KVCache
-from growpage.engine.plan import NOT_FINITE, Plan, SwapIn, SwapOut
+from growpage.engine.plan import Plan, SwapIn, SwapOut
 from growpage.engine.query_state import QuerySummaries, SlotState
-from growpage.engine.sampler import has_finite_logit
 
 if TYPE_CHECKING:
     from growpage.engine.graphs import DecodeGraphs
@@ -85,7 +84,6 @@ class ModelRunner:
         if not plan.decodes and not plan.prefills:
             return Launched(plan=plan, tokens=None, done=None)
         logits, tokens = self._run(plan)
-        tokens = torch.where(has_finite_logit(logits, tokens), tokens, NOT_FINITE)
         if self.logits_listener is not None:
             for sequence, row in zip(plan.sampled, logits, strict=False):
                 self.logits_listener(sequence.request_id, row.float())

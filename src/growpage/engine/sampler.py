@@ -15,6 +15,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from growpage.engine.plan import NOT_FINITE
 from growpage.engine.request import SamplingParams
 
 _GOLDEN = -1640531527  # 2^32 / golden ratio, odd: distinct counters stay distinct
@@ -52,7 +53,7 @@ def sample(
 ) -> Tensor:
     """One token a row: logits [B, V] fp32 → [B] int64. Rows with temperature 0 take the argmax."""
     if all(p.temperature == 0 for p in params):
-        return logits.argmax(-1)
+        return draw_greedily(logits)
     device = logits.device
     temperature = torch.tensor([p.temperature for p in params], device=device)
     words = torch.tensor([seed_words(p.seed) for p in params], dtype=torch.int32, device=device)
@@ -66,14 +67,21 @@ def draw(
 ) -> Tensor:
     """One token a row: logits [B, V], temperature [B] fp32 (0: argmax), keys [B, 2] int32 → [B] int64.
 
-    Of equal logits the lower token id wins.
+    Of equal logits the lower token id wins. NOT_FINITE where NaN or infinity wins, or there is nothing else.
     """
     is_drawn = temperature > 0
     scaled = logits.float() / torch.where(is_drawn, temperature, 1.0)[:, None]
     if filters is not None:
         scaled = _filtered(scaled, filters)
     noisy = scaled + gumbel_noise(keys, logits.shape[1])
-    return torch.where(is_drawn, noisy.argmax(-1), logits.argmax(-1))
+    tokens = torch.where(is_drawn, noisy.argmax(-1), logits.argmax(-1))
+    return torch.where(has_finite_logit(logits, tokens), tokens, NOT_FINITE)
+
+
+def draw_greedily(logits: Tensor) -> Tensor:
+    """`draw` where all temperatures are 0."""
+    tokens = logits.argmax(-1)
+    return torch.where(has_finite_logit(logits, tokens), tokens, NOT_FINITE)
 
 
 def has_finite_logit(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ def draw(
 ) -> Tensor:
     """One token a row: logits [B, V], temperature [B] fp32 (0: argmax), keys [B, 2] int32 → [B] int64.
 
-    Of equal values the lower token id wins, as with torch.argmax. NaN logits are never drawn. With filters
-    the sort of the twin is needed, so the whole call is the twin's.
+    Of equal values the lower token id wins, as with torch.argmax; NOT_FINITE (-1) where NaN or infinity wins, or there
+    is nothing else. With filters the sort of the twin is needed, so the whole call is the twin's.
     """
     if filters is not None:
         return sampler.draw(logits, temperature, keys, filters)
@@ -152,6 +152,7 @@ def _split_kernel(
         value = logit.to(tl.float32) * scale
         if is_drawn:
             value += _gumbel(_mixed_sum(_mixed_count(token, low), high), HAS_FAST_LOG)
+        value = tl.where(value == value, value, float("inf"))
         is_better = value > best  # an earlier token of the lane stays when equal
         best = tl.where(is_better, value, best)
         best_token = tl.where(is_better, token, best_token)
@@ -169,5 +170,7 @@ def _reduce_kernel(best_ptr, best_token_ptr, tokens_ptr, num_splits, BLOCK: tl.c
     is_in = split < num_splits
     best = tl.load(best_ptr + row * num_splits + split, mask=is_in, other=-float("inf"))
     token = tl.load(best_token_ptr + row * num_splits + split, mask=is_in, other=2147483647)
-    is_top = best == tl.max(best, 0)
-    tl.store(tokens_ptr + row, tl.min(tl.where(is_top, token, 2147483647), 0).to(tl.int64))
+    top = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == top, token, 2147483647), 0)
+    is_finite = (top > -float("inf")) & (top < float("inf"))
+    tl.store(tokens_ptr + row, tl.where(is_finite, chosen, -1).to(tl.int64))

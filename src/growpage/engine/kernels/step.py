@@ -29,7 +29,7 @@ def resolve_tokens_reference(token_ids: Tensor, last_tokens: Tensor) -> Tensor:
 
 
 def keep_tokens(tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
-    """last_tokens [M] int32 at slot_ids [S] become tokens [S]; slot -1 is nobody's."""
+    """last_tokens [M] int32 at slot_ids [S] become tokens [S], or 0 where they are negative; slot -1 is nobody's."""
     if len(tokens):
         _keep_kernel[(triton.cdiv(len(tokens), BLOCK),)](
             tokens, slot_ids, last_tokens, len(tokens), BLOCK=BLOCK
@@ -39,7 +39,7 @@ def keep_tokens(tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
 def keep_tokens_reference(tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
     """The same in plain torch."""
     is_real = slot_ids >= 0
-    last_tokens[slot_ids[is_real].long()] = tokens[is_real].to(last_tokens.dtype)
+    last_tokens[slot_ids[is_real].long()] = tokens[is_real].clamp(min=0).to(last_tokens.dtype)
 
 
 def forget_queries(slot_ids: Tensor, is_fresh: Tensor, num_updates: Tensor) -> None:
@@ -95,6 +95,7 @@ def _keep_kernel(tokens_ptr, slot_ids_ptr, last_ptr, num_rows, BLOCK: tl.constex
     is_in = row < num_rows
     slot = tl.load(slot_ids_ptr + row, mask=is_in, other=-1)
     token = tl.load(tokens_ptr + row, mask=is_in, other=0)
+    token = tl.maximum(token, 0)
     tl.store(last_ptr + slot, token.to(last_ptr.dtype.element_ty), mask=slot >= 0)
 
 
