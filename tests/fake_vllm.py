@@ -61,7 +61,8 @@ class LLMEngine:
         )
 
     @classmethod
-    def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
+    def from_engine_args(cls, args: EngineArgs, usage_context: str) -> "LLMEngine":
+        assert usage_context == "LLM_CLASS"
         return cls(args)
 
     def add_request(self, name: str, prompt: dict[str, Any], params: SamplingParams) -> None:
@@ -111,9 +112,8 @@ class LLMEngine:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm, inputs, sampling = (
-        ModuleType(name) for name in ("vllm", "vllm.inputs", "vllm.sampling_params")
-    )
+    names = ("vllm", "vllm.inputs", "vllm.sampling_params", "vllm.usage.usage_lib")
+    vllm, inputs, sampling, usage = (ModuleType(name) for name in names)
     vllm.__spec__ = ModuleSpec("vllm", None)
     vllm.__dict__.update(
         __version__="0.23.0",
@@ -123,5 +123,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     inputs.__dict__["tokens_input"] = lambda ids: {"type": "token", "prompt_token_ids": ids}
     sampling.__dict__["RequestOutputKind"] = SimpleNamespace(DELTA="delta")
-    for module in (vllm, inputs, sampling):
+    usage.__dict__["UsageContext"] = SimpleNamespace(LLM_CLASS="LLM_CLASS")
+    for module in (vllm, inputs, sampling, usage):
         monkeypatch.setitem(sys.modules, module.__name__, module)

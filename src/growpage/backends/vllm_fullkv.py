@@ -253,8 +253,11 @@ class VllmFullKV:
             **_without_flashinfer(),
             **args,
         }
+        # vLLM's defaults depend on who asks: those of its offline class, not of a bare engine.
+        usage = import_module("vllm.usage.usage_lib").UsageContext.LLM_CLASS
         try:
-            return self._vllm.LLMEngine.from_engine_args(self._vllm.EngineArgs(**settings))
+            given = self._vllm.EngineArgs(**settings)
+            return self._vllm.LLMEngine.from_engine_args(given, usage_context=usage)
         except ValueError as error:  # pydantic's errors are ValueErrors too
             raise UsageError(f"engine.backend=vllm: {_first_line(error)}") from error
 

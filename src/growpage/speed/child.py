@@ -193,7 +193,7 @@ def _vllm_engines(child: Child) -> MakeEngine:
 def _memory() -> dict[str, float]:
     """GiB. Peaks are those of torch in this process; `device_used_gib` is what the card has given to anyone."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    if torch is None or not torch.cuda.is_initialized():  # a core in another process has the memory
         return {}
     free, total = torch.cuda.mem_get_info()
     return {
@@ -205,14 +205,14 @@ def _memory() -> dict[str, float]:
 
 def _reset_peak() -> None:
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
 
 
 def _free_memory() -> None:
     gc.collect()
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 

@@ -27,7 +27,7 @@ from growpage.speed.spec import Spec
 _POLL_S = 0.5
 _GRACE_S = 60.0  # past the time limit, before a child is killed
 _PACKAGES = ("torch", "triton", "transformers", "vllm")
-_TAIL_LINES = 3  # of a child's log, told when it died
+_TAIL_LINES = 40  # of a child's log, shown when it died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,9 @@ class _Bench:
             )
             reason = self._watch(process, results)
         if reason or process.returncode:
-            reason = reason or f"the process ended with {process.returncode}: {_tail(log)}"
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+            print("\n".join(lines[-_TAIL_LINES:]), file=sys.stderr, flush=True)
+            reason = reason or f"the process ended with {process.returncode}: {lines[-1][:300]}"
             print(f"{engine}: {reason}", flush=True)
             self._blame(engine, jobs, reason)
 
@@ -303,7 +305,11 @@ class _Bench:
     def _environment(self, engine: str) -> dict[str, str]:
         source = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-        own = {"TRITON_INTERPRET": "1"} if engine == "kernels" and self._options.is_tiny else {}
+        own = {}
+        if self._options.is_tiny:
+            own["CUDA_VISIBLE_DEVICES"] = ""
+            if engine == "kernels":
+                own["TRITON_INTERPRET"] = "1"
         return {**os.environ, "PYTHONPATH": path, **own}
 
     def _facts(self, arguments: Sequence[str]) -> dict[str, Any]:
@@ -343,11 +349,6 @@ def _folder(logs: Path | None) -> Iterator[Path]:
 def _without_paths(arguments: Sequence[str]) -> list[str]:
     """What follows a bare --out or --logs is a place, too."""
     return [item for item in arguments if not item.startswith(("/", "./", "../", "~"))]
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return " | ".join(line.strip()[:200] for line in lines[-_TAIL_LINES:])
 
 
 def _line(record: Mapping[str, Any]) -> str:
