@@ -229,6 +229,17 @@ def test_hang_in_the_whole_output_harms_no_verdict() -> None:
     assert other.flags == ("whole_output_right",)
 
 
+def test_failure_of_the_second_number_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    grader = MathGrader(whole_output=True)
+
+    def fail(tasks: object) -> None:
+        raise OverflowError("cannot convert float infinity to integer")
+
+    monkeypatch.setattr(grader._pool, "run", fail)
+    (verdict,) = grader.grade([answer_to("4", "\\boxed{4}")])
+    assert (verdict.correct, verdict.flags) == (True, ("whole_output_failed",))
+
+
 def test_thousand_adversarial_gradings_leave_no_process() -> None:
     grader = MathGrader(timeout_s=5.0, num_workers=2)
     pieces = ["9^{9^9}", "\\sqrt{2", "\\frac{1}{0}", "\\text{a", "(1,", "\\sqrt{117}", "-", "!"]

@@ -79,9 +79,9 @@ def _parse(line: str, place: str) -> dict[str, object]:
             f"{place}: not valid JSON ({what}). Each line must be one JSON object."
         ) from None
     if not isinstance(record, dict):
+        kind = "text or number" if isinstance(record, str) else type(record).__name__
         raise UsageError(
-            f"{place}: a JSON {type(record).__name__}, not an object. "
-            'Write {"question": ..., "answer": ...}.'
+            f'{place}: a JSON {kind}, not an object. Write {{"question": ..., "answer": ...}}.'
         )
     return record
 
@@ -97,6 +97,11 @@ def _text(record: dict[str, object], column: str, place: str) -> str:
     if not isinstance(value, str):
         raise UsageError(
             f"{place}: '{column}' is {json.dumps(value)}, but must be a text or a number."
+        )
+    if not value.isascii() and value != value.encode(errors="replace").decode():
+        raise UsageError(
+            f"{place}: '{column}' has half of a UTF-16 pair (\\ud800 to \\udfff), which is no text. "
+            "Write the whole character."
         )
     if not value.strip():
         raise UsageError(f"{place}: '{column}' is empty. Fill it in or remove the line.")

@@ -70,6 +70,8 @@ class MathGrader:
             for case in cases:
                 if case.verdict is None:
                     case.verdict = _grader_error(f"{type(error).__name__}: {error}")
+                else:  # only the second number comes after a verdict
+                    case.flags.append("whole_output_failed")
 
     # in this process
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from growpage.budget.base import EvictingPolicy
+from growpage.budget.registry import POLICIES
 from growpage.metrics.accuracy import paired_difference
 from growpage.run.summary import outcomes
 from growpage.store.frames import read_metrics, read_run
@@ -150,6 +152,10 @@ def notes(metrics: Metrics | None) -> list[str]:
         found.append(
             f"{shares['num_engine_errors']} requests ended with an engine error and count as wrong"
         )
+    if num_failed := (shares.get("flags") or {}).get("whole_output_failed"):
+        found.append(f"{num_failed} answers lack the lenient verdict on their whole output")
+    if pressure := _pressure(metrics):
+        found.append(pressure)
     num_sessions, num_timed = metrics["num_sessions"], metrics["serving"]["num_sessions"]
     if num_sessions > 1:
         found.append(f"made in {num_sessions} sessions; throughputs are over {num_timed} of them")
@@ -158,6 +164,20 @@ def notes(metrics: Metrics | None) -> list[str]:
     if len(metrics["commits"]) > 1:
         found.append(f"made by {len(metrics['commits'])} different commits")
     return found
+
+
+def _pressure(metrics: Metrics) -> str:
+    """Whether the pool was too small for the policy's own decisions (docs/algorithm.md §6)."""
+    totals, policy = metrics["events"]["totals"], POLICIES.get(metrics["policy"])
+    num_fallbacks = totals.get("fallback", 0)
+    num_preemptions = totals.get("preempt_swap", 0) + totals.get("preempt_recompute", 0)
+    is_evicting = policy is not None and issubclass(policy, EvictingPolicy)
+    if not is_evicting or num_fallbacks + num_preemptions == 0:
+        return ""
+    return (
+        f"capacity was decided under pressure: {num_fallbacks:,} fallbacks, {num_preemptions:,} "
+        "preemptions; samples depend on what else ran"
+    )
 
 
 # ---- cells ---------------------------------------------------------------------------------------
