@@ -1,4 +1,5 @@
-# make run    install into .venv and run the main job on the embedded model
+# make run    install into .venv, compare eight capacity policies on the bundled model, draw the figure
+# make study  every policy on 400 problems, and the tables of results/paper/study from them (an hour on two cores)
 # make test   install into .venv and run what CI runs
 PYTHON ?= python3
 VENV := .venv
@@ -10,11 +11,16 @@ PINS := $(shell $(PYTHON) -c 'import sys; print("-c constraints/py311.txt" if sy
 HAS_NVIDIA := $(wildcard /proc/driver/nvidia/version)
 TORCH_INDEX := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 
-.PHONY: run test lint constraints clean
+.PHONY: run study test lint constraints clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
-	$(BIN)/python run.py
+	$(BIN)/python run.py -m experiment=budgets
+	$(BIN)/python run.py plot
+
+study: $(STAMP)
+	$(BIN)/python run.py -m experiment=study
+	$(BIN)/python scripts/make_study.py
 
 test: $(STAMP)
 	$(BIN)/ruff check .

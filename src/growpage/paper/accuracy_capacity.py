@@ -5,8 +5,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
+from growpage.paper.markdown import markdown_table
 from growpage.paper.points import Point
 from growpage.store.atomic import make_folder, write_atomically, write_bytes
 
@@ -18,6 +20,7 @@ HEADINGS = (
     "policy", "pass@1 %, 95 % interval", "KV capacity, tokens", "of fullkv", "KV retained", "output tokens",
     "grow / compress / shrink", "fallback", "TPS",
 )  # fmt: skip
+_MARKERS = "osD^v"  # of the runs of one policy
 _CURVE = "fixed"  # the policy whose budgets form the curve
 
 
@@ -49,7 +52,7 @@ def write_figure(points: Sequence[Point], stem: Path, footer: str) -> list[Path]
     _save(figure, paths[0], {"CreationDate": None})
     _save(figure, paths[1], {"Software": None})
     write_bytes(paths[2], _csv(points).encode())
-    write_bytes(paths[3], _markdown(points, footer).encode())
+    write_bytes(paths[3], markdown_table(HEADINGS, table_rows(points), footer).encode())
     return paths
 
 
@@ -74,24 +77,28 @@ def _draw(points: Sequence[Point], footer: str) -> "Figure":
             color="0.6", zorder=1, label="fixed budgets",
         )  # fmt: skip
     colours = _colours(points)
+    seen: dict[str, int] = {}
     for point in points:
-        _add_point(axes, point, colours[point.policy])
+        _add_point(
+            axes, point, colours[point.policy], _MARKERS[seen.get(point.policy, 0) % len(_MARKERS)]
+        )
+        seen[point.policy] = seen.get(point.policy, 0) + 1
     first = points[0]
     axes.set_xlabel("average KV capacity, tokens a request")
     axes.set_ylabel("pass@1, % (95 % interval)")
     axes.set_title(f"{first.bench}, {first.model}", fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=7, loc="lower right")
-    figure.text(0.01, -0.02, footer, fontsize=5, color="0.4", wrap=True)
+    figure.supxlabel(fill(footer, 150), fontsize=5, color="0.4")
     return figure
 
 
-def _add_point(axes: "Axes", point: Point, colour: str) -> None:
+def _add_point(axes: "Axes", point: Point, colour: str, marker: str) -> None:
     centre = 100 * point.accuracy
-    spread = [[centre - 100 * point.low], [100 * point.high - centre]]
+    spread = [[max(0.0, centre - 100 * point.low)], [max(0.0, 100 * point.high - centre)]]
     is_curve = point.policy == _CURVE
     axes.errorbar(
-        [point.capacity_tokens], [centre], yerr=spread, fmt="s" if is_curve else "o", markersize=4 if is_curve else 6,
+        [point.capacity_tokens], [centre], yerr=spread, fmt="." if is_curve else marker, markersize=6,
         color=colour, capsize=2, linewidth=1, zorder=2 if is_curve else 3,
         label=None if is_curve else point.label,
     )  # fmt: skip
@@ -115,9 +122,3 @@ def _csv(points: Sequence[Point]) -> str:
     writer.writeheader()
     writer.writerows(asdict(point) for point in points)
     return text.getvalue()
-
-
-def _markdown(points: Sequence[Point], footer: str) -> str:
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *table_rows(points)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in lines)
-    return f"{table}\n\n{footer}\n"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from growpage.errors import UsageError
 from growpage.paper.stored import StoredRun
+
+_BUDGET = "policy.budget_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,27 +89,19 @@ def _point(run: StoredRun, label: str) -> Point:
 
 
 def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The policy; where several runs share it, also the values in which they differ."""
+    """The policy and its budget; then the settings in which a run differs from the first of its policy."""
     labels = []
     for own in settings:
-        alike = [other for other in settings if other["policy.name"] == own["policy.name"]]
-        keys = sorted(
-            key
-            for key in own
-            if key.partition(".")[0] in ("policy", "seed")
-            and len({_get(o, key) for o in alike}) > 1
-        )
-        parts = [f"{_short(key)} {_get(own, key)}" for key in keys]
-        labels.append(" ".join([own["policy.name"], *parts]))
+        first = next(other for other in settings if other["policy.name"] == own["policy.name"])
+        parts = [own["policy.name"]]
+        if own.get(_BUDGET, "null") != "null":
+            parts.append(own[_BUDGET])
+        for key in sorted(own):
+            is_ours = key.partition(".")[0] in ("policy", "seed") and key != _BUDGET
+            if is_ours and own[key] != first.get(key):
+                parts += [key.rpartition(".")[2], own[key]]
+        labels.append(" ".join(parts))
     return labels
-
-
-def _get(settings: Mapping[str, Any], key: str) -> str:
-    return str(settings.get(key, "null"))
-
-
-def _short(key: str) -> str:
-    return key.rpartition(".")[2].removesuffix("_tokens")
 
 
 def footer(runs: Iterable[StoredRun]) -> str:
