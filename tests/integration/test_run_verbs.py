@@ -109,7 +109,8 @@ def test_show_names_origin_configuration_and_numbers(runs: Path, capsys: Capture
     [
         ("compare", ["fulkv"], "no such run"),
         ("compare", ["growpage"], "fits several runs"),
-        ("compare", [], "name at least one run"),
+        ("compare", [], "no sweep in .* yet: name runs"),
+        ("show", ["a=" + "b" * 300], "unknown argument"),
         ("compare", ["--wide"], "unknown argument --wide"),
         ("show", [], "name one run"),
         ("ls", ["fullkv"], "Did you mean show fullkv"),
@@ -131,7 +132,7 @@ def test_mistakes_are_one_line_with_the_way_out(
 
 def test_help_of_a_verb_says_how(capsys: Capture) -> None:
     assert main("compare", ["--help"]) == 0
-    assert "python run.py compare RUN RUN" in capsys.readouterr().out
+    assert "python run.py compare [RUN RUN" in capsys.readouterr().out
 
 
 @contextmanager
@@ -206,3 +207,12 @@ def test_path_with_an_equals_sign_is_a_run(runs: Path, tmp_path: Path, capsys: C
     shutil.copytree(runs / names(runs, "fullkv")[0], copy)
     assert main("show", [str(copy)]) == 0
     assert "pass@1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[1]"])
+def test_damaged_record_of_a_sweep_is_named(tmp_path: Path, content: str) -> None:
+    record = tmp_path / ".sweeps" / "2026" / "runs.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+    with pytest.raises(UsageError, match=r"cannot read .*runs\.json.*Remove it, or name runs\."):
+        main("compare", [folder(tmp_path)])

@@ -1,5 +1,6 @@
 """The verbs of run.py that read results. No torch, no Hydra."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ def _request(verb: str, args: Sequence[str]) -> Request:
             root = _runs_folder(item)
         elif item.startswith(_OUT_KEY) and verb in _WRITING:
             out = expand(item[len(_OUT_KEY) :], item).absolute()
-        elif item.startswith("-") or ("=" in item and not expand(item, item).exists()):
+        elif item.startswith("-") or ("=" in item and not os.path.exists(expand(item, item))):
             raise UsageError(f"{verb}: unknown argument {item}. {USAGE[verb].splitlines()[0]}")
         else:
             names.append(item)
@@ -175,17 +176,23 @@ def _print_origin(run: RunDir, console: Console) -> None:
 
 def _origin(session: Mapping[str, Any]) -> str:
     """When, where, from which code, on what, with which overrides; what was not noted is absent."""
-    git, hardware = session.get("git"), session.get("hardware")
-    commit = (
-        git["commit"][:12] + ("+changes" if git.get("is_dirty") else "") if git else "no commit"
-    )
-    devices = (
-        [gpu["name"] for gpu in hardware["gpus"]] or [hardware["cpu"]] if hardware else [ABSENT]
-    )
     return (
-        f"{session.get('started', ABSENT)} on {session.get('host', ABSENT)}, {commit}, "
-        f"{', '.join(devices)}; overrides: {' '.join(session.get('overrides') or ()) or 'none'}"
+        f"{session.get('started', ABSENT)} on {session.get('host', ABSENT)}, "
+        f"{_commit(session.get('git'))}, {_devices(session.get('hardware'))}; "
+        f"overrides: {' '.join(session.get('overrides') or ()) or 'none'}"
     )
+
+
+def _commit(git: Mapping[str, Any] | None) -> str:
+    if git is None:
+        return "no commit"
+    return str(git["commit"][:12]) + ("+changes" if git.get("is_dirty") else "")
+
+
+def _devices(hardware: Mapping[str, Any] | None) -> str:
+    if hardware is None:
+        return ABSENT
+    return ", ".join(gpu["name"] for gpu in hardware["gpus"]) or str(hardware["cpu"])
 
 
 def _pass_at_1(run: RunDir) -> str:

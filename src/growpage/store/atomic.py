@@ -50,8 +50,8 @@ def write_json(path: Path, record: Any) -> None:
     write_bytes(path, text.encode() + b"\n")
 
 
-def read_record(path: Path, shape: Shape, way_out: str) -> dict[str, Any] | None:
-    """The object in a JSON file of a run, or None when there is no such file.
+def read_record(path: Path, shape: Shape, way_out: str) -> Any:
+    """The content of a small JSON file, of the given shape; None when there is no such file.
 
     Raises StoreError, ending in `way_out`, for a file that is unreadable or not of `shape`.
     """
@@ -64,7 +64,6 @@ def read_record(path: Path, shape: Shape, way_out: str) -> dict[str, Any] | None
         raise StoreError(f"cannot read {path}: {error.strerror}. {way_out}") from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"cannot read {path}: {error}. {way_out}") from error
-    assert isinstance(record, dict)
     return record
 
 

@@ -138,7 +138,8 @@ def read_runs(runs: Iterable[RunDir]) -> "pd.DataFrame":
 def read_metrics(run: RunDir) -> dict[str, Any] | None:
     """`metrics.json`, or None before the run is complete. Raises StoreError for a damaged one."""
     way_out = "The command of this run writes it anew from the samples."
-    return read_record(run.metrics, METRICS_SHAPE, way_out)
+    metrics: dict[str, Any] | None = read_record(run.metrics, METRICS_SHAPE, way_out)
+    return metrics
 
 
 def _since(start: float, end: float | None) -> float | None:

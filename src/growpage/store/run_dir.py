@@ -68,7 +68,8 @@ class RunDir:
         way_out = (
             "Remove it; the command of this run then goes on, without what earlier sessions noted."
         )
-        return read_record(self.provenance, PROVENANCE_SHAPE, way_out)
+        record: dict[str, Any] | None = read_record(self.provenance, PROVENANCE_SHAPE, way_out)
+        return record
 
     def mark_done(self, num_samples: int) -> None:
         """The last write of a run."""

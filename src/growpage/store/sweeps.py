@@ -1,12 +1,11 @@
 """What is kept of a sweep as a whole: a folder `.sweeps/<time>` beside its runs, with their names."""
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from growpage.errors import UsageError
-from growpage.store.atomic import write_json
+from growpage.store.atomic import read_record, write_json
 
 _FOLDER, _NAMES = ".sweeps", "runs.json"
 
@@ -26,4 +25,5 @@ def last_sweep(runs: Path) -> list[str]:
     records = sorted(runs.glob(f"{_FOLDER}/*/{_NAMES}"))
     if not records:
         raise UsageError(f"no sweep in {runs} yet: name runs, or start one: python run.py -m …")
-    return [str(name) for name in json.loads(records[-1].read_bytes())]
+    names: list[str] = read_record(records[-1], [str], "Remove it, or name runs.")
+    return names
