@@ -18,6 +18,7 @@ from growpage.store.samples import (
     read_rows,
 )
 from growpage.store.schema import SampleRow, SampleTimes, VerdictRow, row_from_dict, row_to_dict
+from growpage.store.shapes import EVENT_SHAPE
 
 
 def sample(problem_id: str = "q1", index: int = 0, text: str = "four") -> SampleRow:
@@ -151,6 +152,39 @@ def test_row_of_a_newer_schema_is_refused() -> None:
     record = row_to_dict(sample()) | {"schema_version": 99}
     with pytest.raises(ValueError, match="schema_version 99"):
         row_from_dict(SampleRow, record)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("text", None), ("token_ids", ["1"]), ("token_ids", "12"), ("sample_index", "0"),
+        ("problem_id", ["q1"]), ("times", {"arrival_s": "x"}), ("times", 3), ("counters", [1]),
+        ("finish_reason", 7), ("capacity", {"peak_capacity_tokens": "x"}),
+    ],
+)  # fmt: skip
+def test_value_of_a_wrong_kind_is_named_by_line(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "samples.jsonl"
+    with AppendFile(path) as file:
+        file.append(row_to_dict(sample()), row_to_dict(sample("q2")) | {name: value})
+    with pytest.raises(StoreError, match=r"samples\.jsonl:2 is damaged"):
+        read_rows(path, SampleRow)
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", '{"session": "a"}', '{"totals": {"wall_s": 1}}', "7", "[" * 100_000]
+)
+def test_event_of_a_wrong_kind_is_named_by_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(f'{line}\n{{"session": 0}}\n')
+    with pytest.raises(StoreError, match=r"events\.jsonl:1 is damaged"):
+        read_records(path, EVENT_SHAPE)
+
+
+def test_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").mkdir()
+    for read in (read_records, cut_half_line):
+        with pytest.raises(StoreError, match=r"samples\.jsonl: Is a directory\. Move it away\."):
+            read(tmp_path / "samples.jsonl")
 
 
 def test_first_sample_of_a_key_wins_and_last_verdict_does() -> None:

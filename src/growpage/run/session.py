@@ -32,6 +32,7 @@ from growpage.store.frames import build_frame, read_samples, read_verdicts, writ
 from growpage.store.run_dir import RunDir
 from growpage.store.samples import AppendFile, cut_half_line, read_records
 from growpage.store.schema import SampleKey, SampleRow, VerdictRow
+from growpage.store.shapes import EVENT_SHAPE
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class Session:
             config_hash=self._hash,
             grader_hash=self._grader_hash,
             provenance=self._dir.read_provenance() or {},
-            sessions=read_sessions(read_records(self._dir.events)),
+            sessions=read_sessions(read_records(self._dir.events, EVENT_SHAPE)),
         )
         write_parquet(frame, self._dir.parquet)
         write_json(self._dir.metrics, metrics)
@@ -288,5 +289,5 @@ def session_totals(stats: EngineStats, wall_s: float) -> dict[str, Any]:
 
 
 def _next_session(run_dir: RunDir) -> int:
-    events = read_records(run_dir.events)
-    return 1 + max((event["session"] for event in events if "session" in event), default=-1)
+    events = read_records(run_dir.events, EVENT_SHAPE)
+    return 1 + max((event.get("session") or 0 for event in events), default=-1)

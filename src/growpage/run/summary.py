@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from growpage.config import Config
@@ -61,9 +61,11 @@ def outcomes(frame: "pd.DataFrame") -> Outcomes:
 def read_sessions(events: Sequence[Mapping[str, Any]]) -> list[SessionTotals]:
     """What each session did, from its last statistics; a killed one counts until then."""
     last: dict[int, SessionTotals] = {}
+    names = {item.name for item in fields(SessionTotals)}
     for event in events:
-        if event.get("kind") == "stats":
-            last[event["session"]] = SessionTotals(**event["totals"])
+        if event.get("kind") == "stats" and (totals := event.get("totals")):
+            known = {name: value for name, value in totals.items() if name in names}
+            last[event.get("session") or 0] = SessionTotals(**known)
     return [totals for _, totals in sorted(last.items())]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from growpage.store.errors import StoreError, describe_os_error
 from growpage.store.schema import Row, SampleKey, row_from_dict, row_to_dict
+from growpage.store.shapes import ROW_SHAPES, Shape, check_shape
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +88,7 @@ def cut_half_line(path: Path) -> int:
 
     Whole means: ends with a newline and is JSON. Only the owner of the run directory may call this.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return 0
+    content = _read(path)
     keep = _num_whole_bytes(content)
     if keep < len(content):
         try:
@@ -100,21 +98,19 @@ def cut_half_line(path: Path) -> int:
     return len(content) - keep
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
     """All whole lines; a half last line is left out.
 
-    Raises StoreError for a damaged line before it.
+    Raises StoreError for a line before it that is damaged or not of `shape`.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    records = []
+    content, records = _read(path), []
     for number, line in enumerate(content[: _num_whole_bytes(content)].splitlines(), start=1):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
+            record = json.loads(line)
+            check_shape(record, shape)
+        except (ValueError, RecursionError) as error:
             raise _damaged(path, number, error) from error
+        records.append(record)
     return records
 
 
@@ -122,9 +118,11 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     rows = []
     for number, record in enumerate(read_records(path), start=1):
         try:
-            rows.append(row_from_dict(row_type, record))
+            row = row_from_dict(row_type, record)
+            check_shape(record, ROW_SHAPES[row_type])
         except ValueError as error:
             raise _damaged(path, number, error) from error
+        rows.append(row)
     return rows
 
 
@@ -150,6 +148,16 @@ def _to_line(record: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
+def _read(path: Path) -> bytes:
+    """The content; nothing where there is no such file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}. Move it away.") from error
+
+
 def _num_whole_bytes(content: bytes) -> int:
     if not content:
         return 0
@@ -158,7 +166,7 @@ def _num_whole_bytes(content: bytes) -> int:
     start = content.rfind(b"\n", 0, len(content) - 1) + 1
     try:
         json.loads(content[start:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return start
     return len(content)
 

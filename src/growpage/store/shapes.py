@@ -1,4 +1,4 @@
-"""What the small JSON files of a run must hold to be read. Said once, checked before use.
+"""What the JSON files of a run and their lines must hold to be read. Said once, checked before use.
 
 A shape is a type or a tuple of types, a dict of names to shapes (other names are ignored), or a list
 with the shape of every item. A name that ends in "?" may be absent or null. An int is a version.
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
-from growpage.store.schema import SCHEMA_VERSION
+from growpage.store.schema import SCHEMA_VERSION, SampleRow, VerdictRow
 
 Shape = Any
 
@@ -53,6 +53,33 @@ METRICS_SHAPE: Shape = {
     },
     "events": {"totals": dict},
 }  # fmt: skip
+_KEY = {"problem_id": str, "sample_index": int, "seed": int, "config_hash": str}
+ROW_SHAPES: dict[type, Shape] = {
+    SampleRow: {
+        **_KEY, "kind": str, "prompt_hash": str, "num_prompt_tokens": int, "token_ids": [int],
+        "text": str, "finish_reason": str, "reasoning_open?": bool, "error?": str, "session?": int,
+        "times": {
+            "arrival_s": NUMBER, "first_scheduled_s?": NUMBER, "first_token_s?": NUMBER,
+            "finished_s?": NUMBER, "max_itl_s?": NUMBER,
+        },
+        "capacity?": {
+            "avg_capacity_tokens?": NUMBER, "avg_resident_tokens?": NUMBER,
+            "peak_capacity_tokens?": int, "num_decode_steps?": int, "num_cached_tokens?": int,
+        },
+        "counters?": dict,
+    },
+    VerdictRow: {
+        **_KEY, "grader": str, "grader_version": str, "grader_hash": str, "correct": bool,
+        "reason": str, "extracted?": str, "rule?": str, "flags?": [str],
+    },
+}  # fmt: skip
+EVENT_SHAPE: Shape = {
+    "session?": int,
+    "totals?": {
+        "wall_s": NUMBER, "num_output_tokens": int, "decode_wall_s?": NUMBER,
+        "num_decode_output_tokens?": int, "num_steps?": int, "avg_resident_requests?": NUMBER,
+    },
+}  # fmt: skip
 DONE_SHAPE: Shape = {"num_samples": int, "sizes?": dict}
 
 
@@ -67,16 +94,22 @@ def _faults(value: Any, shape: Shape, place: str) -> Iterator[str]:
     if isinstance(shape, dict):
         yield from _object_faults(value, shape, place)
     elif isinstance(shape, list):
-        if not isinstance(value, list):
-            yield f"{place or 'the content'} is not a list"
-            return
-        for number, item in enumerate(value):
-            yield from _faults(item, shape[0], f"{place}[{number}]")
+        yield from _list_faults(value, shape[0], place)
     elif isinstance(shape, int):
         if value != shape:
             yield f"it has another schema ({place} {value}, this program reads {shape})"
     elif not isinstance(value, shape):
         yield f"{place or 'the content'} is of type {type(value).__name__}"
+
+
+def _list_faults(value: Any, shape: Shape, place: str) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{place or 'the content'} is not a list"
+        return
+    if isinstance(shape, type) and all(isinstance(item, shape) for item in value):
+        return  # the short way for many thousand token ids
+    for number, item in enumerate(value):
+        yield from _faults(item, shape, f"{place}[{number}]")
 
 
 def _object_faults(value: Any, shape: dict[str, Shape], place: str) -> Iterator[str]:
