@@ -13,7 +13,7 @@ from growpage.budget.base import (
 )
 from growpage.engine import memory
 from growpage.engine.compaction import Compactor
-from growpage.engine.config import EngineConfig
+from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.events import CapacityEvent
 from growpage.engine.forward import Forward, make_forward
 from growpage.engine.inputs import BatchMaker
@@ -24,6 +24,7 @@ from growpage.engine.query_state import QuerySummaries
 from growpage.engine.request import EngineStats, Request, RequestOutput
 from growpage.engine.runner import Launched, ModelRunner
 from growpage.engine.scheduler import Scheduler, SchedulerConfig
+from growpage.engine.swap import SwapSpace
 from growpage.errors import UsageError, require
 
 if TYPE_CHECKING:
@@ -53,15 +54,17 @@ class Engine:
         policy.check(self.page_size)
         self.max_model_len = self._max_model_len()
         shape = decoder.config
-        page_bytes = self._page_bytes()
         self._graph_bytes = 0
         self.summaries: QuerySummaries | None = None
         if isinstance(policy, EvictingPolicy):
             self.summaries = self._make_summaries(policy)
         self._batches = self._make_batches()
         self._last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int32, device=self.device)
-        self._needs = self._measure_needs() if self.device.type == "cuda" else None
-        self.num_pages = self._num_pages(page_bytes)
+        self._needs: memory.Needs | None = None
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # kernels are launched on the current device
+            self._needs = self._measure_needs()
+        self.num_pages = self._num_pages(self._page_bytes())
         self.cache = self._make_cache(self.num_pages)
         self._compactor: Compactor | None = None
         if isinstance(policy, EvictingPolicy):
@@ -78,14 +81,13 @@ class Engine:
         self._graphs = self._capture_graphs()
         self.runner = ModelRunner(
             self._forward,
-            self.cache,
             self._batches,
+            self._make_swap_space(),
             self._last_tokens,
-            summaries=self.summaries,
             compactor=self._compactor,
             graphs=self._graphs,
         )
-        self.scheduler = Scheduler(policy, self._scheduler_config(page_bytes))
+        self.scheduler = Scheduler(policy, self._scheduler_config())
         self._stats = EngineStats(num_pages=self.num_pages)
         is_async = config.async_scheduling
         self._is_async = self.device.type == "cuda" if is_async is None else is_async
@@ -195,7 +197,7 @@ class Engine:
         """Free the device memory; the engine cannot be used afterwards."""
         self._is_shut_down = True
         del self.runner, self.cache, self._compactor, self.summaries
-        del self._forward, self._graphs, self._launched
+        del self._forward, self._graphs, self._launched, self._batches
 
     # -- for tests and studies ----------------------------------------------------------------
 
@@ -287,6 +289,16 @@ class Engine:
             device=self.device,
         )
 
+    def _make_swap_space(self) -> SwapSpace:
+        """On a GPU its memory is pinned at once, but not more than the pool could ever fill."""
+        num_reserved = 0
+        if self.device.type == "cuda" and self.config.preempt_mode is PreemptMode.swap:
+            num_reserved = min(self._num_swap_pages(), self.num_pages)
+        return SwapSpace(self.cache, self.summaries, num_reserved)
+
+    def _num_swap_pages(self) -> int:
+        return int(self.config.swap_space_gib * GIB // self._page_bytes())
+
     def _make_forward(self, cache: KVCache) -> Forward:
         backend = self.config.attention_backend
         return make_forward(backend, self._model.decoder, cache, self.summaries)
@@ -327,13 +339,14 @@ class Engine:
             num_samples=self.config.max_num_seqs,
             page_size=self.page_size,
         )
+        non_torch = memory.non_torch_bytes(self.device)
         graphs = self._make_graphs(forward)
         return memory.Needs(
             weights=sum(p.nbytes for p in self._model.decoder.parameters()),
             query_state=self.summaries.num_bytes() if self.summaries else 0,
             activation_peak=peak,
             graphs=0 if graphs is None else graphs.estimated_bytes(),
-            non_torch=memory.non_torch_bytes(self.device),
+            non_torch=non_torch,
         )
 
     def _measured_bytes(self) -> dict[str, int]:
@@ -360,7 +373,7 @@ class Engine:
             device=self.device,
         )
 
-    def _scheduler_config(self, page_bytes: int) -> SchedulerConfig:
+    def _scheduler_config(self) -> SchedulerConfig:
         config = self.config
         return SchedulerConfig(
             page_size=self.page_size,
@@ -368,7 +381,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=self._max_num_batched_tokens,
             max_model_len=self.max_model_len,
-            num_swap_pages=int(config.swap_space_gib * GIB // page_bytes),
+            num_swap_pages=self._num_swap_pages(),
             admission=config.admission,
             preempt_mode=config.preempt_mode,
             enable_prefix_caching=config.enable_prefix_caching,

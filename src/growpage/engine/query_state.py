@@ -11,11 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """What one slot holds, on the host: everything that a swapped request needs back."""
+    """What one slot holds, on the host: everything that a swapped request needs back.
+
+    From a GPU the copies are ordered by the stream and not waited for.
+    """
 
     summaries: Tensor  # [L, 2, Hq, d]
     rms: Tensor  # [L, Hq]
-    num_updates: int
+    num_updates: Tensor  # []
 
 
 class QuerySummaries:
@@ -80,18 +83,24 @@ class QuerySummaries:
 
     def export(self, slot: int) -> SlotState:
         return SlotState(
-            summaries=self.state[:, slot].cpu().clone(),
-            rms=self.rms[:, slot].cpu().clone(),
-            num_updates=int(self.num_updates[slot]),
+            summaries=_on_host(self.state[:, slot]),
+            rms=_on_host(self.rms[:, slot]),
+            num_updates=_on_host(self.num_updates[slot]),
         )
 
     def restore(self, slot: int, saved: SlotState) -> None:
-        self.state[:, slot] = saved.summaries.to(self.state.device)
-        self.rms[:, slot] = saved.rms.to(self.rms.device)
-        self.num_updates[slot] = saved.num_updates
+        device = self.state.device
+        self.state[:, slot] = saved.summaries.to(device, non_blocking=True)
+        self.rms[:, slot] = saved.rms.to(device, non_blocking=True)
+        self.num_updates[slot] = saved.num_updates.to(device, non_blocking=True)
 
     def num_bytes(self) -> int:
         return self.state.nbytes + self.rms.nbytes + self.num_updates.nbytes
+
+
+def _on_host(x: Tensor) -> Tensor:
+    copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+    return copy.copy_(x.contiguous(), non_blocking=True)
 
 
 def _rms(x: Tensor) -> Tensor:

@@ -14,22 +14,13 @@ from torch import Tensor
 from growpage.engine.compaction import Compactor
 from growpage.engine.forward import Forward
 from growpage.engine.inputs import Batch, BatchMaker
-from growpage.engine.kv_cache import KVCache
-from growpage.engine.plan import Plan, SwapIn, SwapOut
-from growpage.engine.query_state import QuerySummaries, SlotState
+from growpage.engine.plan import Plan
+from growpage.engine.swap import SwapSpace
 
 if TYPE_CHECKING:
     from growpage.engine.graphs import DecodeGraphs
 
 _NUM_IN_FLIGHT = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwappedPages:
-    """A preempted request in host memory, bit for bit."""
-
-    tokens: Tensor  # [L, 2, n, H, d]
-    slot: SlotState | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,29 +33,26 @@ class Launched:
 
 
 class ModelRunner:
-    """Runs plans one after the other; `summaries` and `compactor` are absent when nothing is ever evicted."""
+    """Runs plans one after the other; `compactor` is absent when nothing is ever evicted."""
 
     def __init__(
         self,
         forward: Forward,
-        cache: KVCache,
         batches: BatchMaker,
+        swap: SwapSpace,
         last_tokens: Tensor,
         *,
-        summaries: QuerySummaries | None = None,
         compactor: Compactor | None = None,
         graphs: "DecodeGraphs | None" = None,
     ) -> None:
         """last_tokens: [max_num_seqs] int32, on the device: the token sampled last in each query slot."""
         self._forward = forward
-        self._cache = cache
         self._batches = batches
         self._last_tokens = last_tokens
-        self._summaries = summaries
+        self._swap = swap
         self._compactor = compactor
         self._graphs = graphs
         self._device = last_tokens.device
-        self._swapped: dict[str, SwappedPages] = {}
         self._arrivals: list[tuple[Tensor, torch.cuda.Event]] = []
         if self._device.type == "cuda":
             self._arrivals = [self._new_arrival() for _ in range(_NUM_IN_FLIGHT)]
@@ -75,12 +63,13 @@ class ModelRunner:
     def launch(self, plan: Plan) -> Launched:
         """Start all that the plan says, in the order of its fields."""
         for swap_out in plan.swap_outs:
-            self._swap_out(swap_out)
+            pages, slot = swap_out.pages, swap_out.query_slot
+            self._swap.put(swap_out.sequence.request_id, pages, slot)
         for compaction in plan.compactions:
             assert self._compactor is not None
             self._compactor.compact(compaction)
         for swap_in in plan.swap_ins:
-            self._swap_in(swap_in)
+            self._swap.get(swap_in.sequence.request_id, swap_in.pages, swap_in.query_slot)
         if not plan.decodes and not plan.prefills:
             return Launched(plan=plan, tokens=None, done=None)
         logits, tokens = self._run(plan)
@@ -100,23 +89,7 @@ class ModelRunner:
 
     def drop_swapped(self, request_id: str) -> None:
         """Free the host copy of a request that will not come back."""
-        self._swapped.pop(request_id, None)
-
-    # -- moving pages -------------------------------------------------------------------------
-
-    def _swap_out(self, swap: SwapOut) -> None:
-        num_tokens = len(swap.pages) * self._cache.page_size
-        slot = None
-        if self._summaries is not None and swap.query_slot is not None:
-            slot = self._summaries.export(swap.query_slot)
-        tokens = self._cache.gather(swap.pages, num_tokens).to("cpu")
-        self._swapped[swap.sequence.request_id] = SwappedPages(tokens=tokens, slot=slot)
-
-    def _swap_in(self, swap: SwapIn) -> None:
-        saved = self._swapped.pop(swap.sequence.request_id)
-        self._cache.scatter(swap.pages, saved.tokens.to(self._device))
-        if self._summaries is not None and saved.slot is not None:
-            self._summaries.restore(swap.query_slot, saved.slot)
+        self._swap.drop(request_id)
 
     # -- the model ----------------------------------------------------------------------------
 
