@@ -16,6 +16,7 @@ from omegaconf.errors import (
 from growpage.budget.registry import POLICIES
 from growpage.config import GROUPS, Config, no_such_key
 from growpage.errors import UsageError, closest, unknown
+from growpage.places import CONFIG_FOLDER
 
 USER_ERRORS = (UsageError, HydraException, OmegaConfBaseException)
 CHOICE_GROUPS = ("debug", "experiment")  # groups that set keys of other groups
@@ -25,6 +26,7 @@ _NOISE = ("See https://", "To append to your", "Config search path", "provider="
 _OVERRIDE = re.compile(r"(?:To append to your config use \+|Error merging override )(.*)")
 _NOT_CONVERTIBLE = re.compile(r"could not be converted to (\w+)")
 _NOT_IN_ENUM = re.compile(r"expected one of \[(.*)\]")
+_NO_BOOL = re.compile(r"is not a valid bool")
 _IS_NULL = re.compile(r"is not Optional|Incompatible value 'None'")
 _EXISTS = re.compile(r"An item is already at '(.*)'")
 _NOT_A_CHOICE = re.compile(r"Could not override '(.*?)'\. No match in the defaults list")
@@ -62,6 +64,10 @@ def _override_of(error: BaseException) -> str | None:
 def _missing_option(error: MissingConfigException) -> str:
     """`policy=growpag`, `experiment=tabel8`, `--config-name=foo`."""
     match, file = _OPTIONS_OF.search(str(error)), error.missing_cfg_file or ""
+    if "primary config" in str(error):
+        return str(
+            unknown("--config-name", file, [path.stem for path in CONFIG_FOLDER.glob("*.yaml")])
+        )
     if match is None:
         return _one_line(str(error))
     return str(unknown(match[1], file.removeprefix(f"{match[1]}/"), error.options or ()))
@@ -84,6 +90,8 @@ def _value_error(error: OmegaConfBaseException, override: str | None) -> str:
     if match := _NOT_IN_ENUM.search(text):
         guess = closest(str(error.value), match[1].split(", ")) if error.value else ""
         return f"{shown}: must be one of {match[1]}.{guess}"
+    if _NO_BOOL.search(text):
+        return f"{shown}: must be {_TYPE_WORDS['Boolean']}."
     if match := _NOT_CONVERTIBLE.search(text):
         return f"{shown}: must be {_TYPE_WORDS.get(match[1], match[1])}."
     return f"{shown}: {text}"

