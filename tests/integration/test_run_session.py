@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from growpage.config import Stage, config_hash, resolve, run_directory
+from growpage.engine.request import FinishReason
 from growpage.errors import UsageError
 from growpage.grade.base import Answer, Verdict
 from growpage.run.build import Engine, Parts
@@ -262,3 +263,17 @@ def test_progress_counts_stored_samples_too(tmp_path: Path) -> None:
     work(run, on_progress=lambda **values: seen.append(values))
     assert seen[0] == {"num_done": num_stored, "num_total": 18}
     assert seen[-1] == {"num_done": 18}
+
+
+def test_reasons_of_engine_errors_are_in_the_metrics(tmp_path: Path) -> None:
+    class Failing(FakeEngine):
+        def step(self) -> list[Any]:
+            reason = FinishReason.ERROR
+            return [replace(item, finish_reason=reason, error="lost") for item in super().step()]
+
+    run = prepare(tmp_path)
+    parts = make_parts()
+    engine = replace(parts.build_engine(thaw(run.config)), backend=Failing())
+    work(run, replace(parts, build_engine=lambda _: engine))
+    shares = (read_metrics(run) or {})["shares"]
+    assert (shares["num_engine_errors"], shares["engine_errors"]) == (18, {"lost": 18})

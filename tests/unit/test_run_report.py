@@ -41,6 +41,13 @@ def test_preemption_of_full_kv_changes_no_sample_and_is_no_note() -> None:
     assert notes(metrics("a policy of another version", preempt_swap=5)) == []
 
 
+def test_engine_errors_are_counted_with_their_reasons() -> None:
+    record = metrics()
+    record["shares"] |= {"num_engine_errors": 3, "engine_errors": {"not finite": 2, "lost": 1}}
+    (note,) = notes(record)
+    assert note == "3 requests ended with an engine error and count as wrong (not finite; lost)"
+
+
 def test_failed_lenient_verdicts_are_counted() -> None:
     (note,) = notes(metrics(flags={"whole_output_failed": 4}))
     assert note == "4 answers lack the lenient verdict on their whole output"

@@ -149,8 +149,10 @@ def notes(metrics: Metrics | None) -> list[str]:
             f"{shares['num_grader_errors']} answers could not be graded and are in no average"
         )
     if shares["num_engine_errors"]:
+        reasons = "; ".join(shares.get("engine_errors") or {})
         found.append(
             f"{shares['num_engine_errors']} requests ended with an engine error and count as wrong"
+            + (f" ({reasons})" if reasons else "")
         )
     if num_failed := (shares.get("flags") or {}).get("whole_output_failed"):
         found.append(f"{num_failed} answers lack the lenient verdict on their whole output")

@@ -93,6 +93,7 @@ def _shares(frame: "pd.DataFrame") -> dict[str, Any]:
         ),
         "num_grader_errors": sum("grader_error" in row for row in flags),
         "num_engine_errors": sum(reason == "error" for reason in frame["finish_reason"]),
+        "engine_errors": dict(Counter(text for text in frame["error"] if not _is_absent(text))),
         "flags": dict(sorted(Counter(name for row in flags for name in row).items())),
     }
 
