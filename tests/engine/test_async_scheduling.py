@@ -1,6 +1,6 @@
 """A step prepared while the last one runs gives the tokens of one that waits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growpage import LLM, SamplingParams
-from growpage.budget.base import CapacityPolicy
+from growpage.budget.base import CapacityPolicy, Signals
 from growpage.budget.fixed import Fixed
 from growpage.budget.fullkv import FullKV
 from growpage.budget.growpage import GrowPage
 from growpage.engine.plan import Plan
 from growpage.engine.request import FinishReason, Request, RequestOutput
 from growpage.engine.scheduler import Scheduler, SchedulerConfig
+from tests.engine import test_oracle as oracle_rows
+from tests.oracle import Recorder, worst_difference
 from tests.tiny_models import make_tiny
 
 Make = Callable[..., LLM]
@@ -171,3 +173,35 @@ def test_pages_are_conserved_when_tokens_come_a_step_late(
     for output in outputs:
         assert -1 not in output.token_ids
         assert 0 not in output.token_ids[:-1]
+
+
+@pytest.mark.parametrize("num_pages", [21, 200])
+@pytest.mark.parametrize("name", oracle_rows.POLICIES)
+def test_logits_of_steps_ahead_equal_the_masked_dense_model(
+    make_llm: Make, name: str, num_pages: int
+) -> None:
+    policy = oracle_rows.POLICIES[name](4)
+    settings = {"num_pages": num_pages, "max_num_batched_tokens": 24, "admission": "prompt"}
+    engine = make_llm(policy, True, **settings).engine
+    num_measured: list[int] = []
+    schedule = engine.scheduler.schedule
+
+    def noting(signals: Mapping[str, Signals]) -> Plan:
+        plan = schedule(signals)
+        num_measured.append(plan.num_measured)
+        return plan
+
+    engine.scheduler.schedule = noting  # type: ignore[method-assign]
+    recorder = Recorder(engine)
+    requests = [
+        Request(
+            request_id=f"r{index}",
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(temperature=0.8, max_tokens=40, ignore_eos=True, seed=index),
+        )
+        for index, prompt in enumerate(_prompts(4))
+    ]
+    outputs = recorder.run(requests)
+    decoder = engine._model.decoder
+    assert any(num_measured) == bool(policy.signals())
+    assert max(worst_difference(decoder, recorder, out) for out in outputs.values()) <= 1e-4

@@ -35,8 +35,8 @@ class CapacityControl:
         """Whether the request is at a boundary that is a primary decision."""
         return (
             self.warmup_pages is not None
-            and not sequence.is_prefilling
             and not sequence.has_free_slot(self._page_size)
+            and not sequence.is_prefilling
             and sequence.has_warmed_up
             and sequence.has_query
             and sequence.restore_pages is None

@@ -3,7 +3,7 @@
 Shape legend: L layers, H KV heads, G query heads a group, n stored tokens, d head dim.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,26 @@ class _View:
     kept: dict[int, Tensor]  # num_retained → selection
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Signals on their way to the host."""
+
+    fields: dict[str, tuple[str, ...]]  # request id → names in a row
+    rows: Tensor | None  # [requests, fields], on the host
+    arrived: torch.cuda.Event | None
+
+    def result(self) -> dict[str, Signals]:
+        """Wait for them: request id → signals."""
+        if self.rows is None:
+            return {}
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return {
+            name: Signals(**dict(zip(names, row, strict=True)))
+            for (name, names), row in zip(self.fields.items(), self.rows.tolist(), strict=True)
+        }
+
+
 class Compactor:
     """Signals and compactions of one step share what they compute; `clear` ends the step."""
 
@@ -76,14 +96,22 @@ class Compactor:
 
     def measure(self, sequences: Iterable[Sequence]) -> dict[str, Signals]:
         """What the policy asks for at these boundaries, by request id; the host waits once for all of them."""
+        return self.start_measuring(sequences).result()
+
+    def start_measuring(self, sequences: Iterable[Sequence]) -> "Measurement":
+        """`measure` without waiting. The requests must stay as they are until the step that takes the result."""
         measured = {s.request_id: self._measure(s) for s in sequences}
+        fields = {name: tuple(values) for name, values in measured.items()}
         if not measured:
-            return {}
-        rows = torch.stack([torch.stack(list(m.values())) for m in measured.values()]).tolist()
-        return {
-            name: Signals(**dict(zip(values, row, strict=True)))
-            for (name, values), row in zip(measured.items(), rows, strict=True)
-        }
+            return Measurement(fields=fields, rows=None, arrived=None)
+        rows = torch.stack([torch.stack(list(m.values())) for m in measured.values()])
+        if not rows.is_cuda:
+            return Measurement(fields=fields, rows=rows, arrived=None)
+        on_host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        on_host.copy_(rows, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        return Measurement(fields=fields, rows=on_host, arrived=arrived)
 
     def compact(self, compaction: Compaction) -> None:
         """Move the kept tokens of every layer and KV head into the target pages, in their order."""
@@ -101,15 +129,16 @@ class Compactor:
                 )
             )
 
-    def clear(self) -> None:
-        self._views.clear()
-        self._num_held_bytes = 0
+    def clear(self, keep: Container[str] = ()) -> None:
+        """End a step; the views of the requests in `keep` last until the next."""
+        self._views = {name: view for name, view in self._views.items() if name in keep}
+        self._num_held_bytes = sum(view.logits.nbytes for view in self._views.values())
 
     def _view(
         self, sequence: Sequence, pages: list[int] | tuple[int, ...], num_tokens: int
     ) -> _View:
         view = self._views.get(sequence.request_id)
-        if view is None:
+        if view is None or (view.pages, view.num_tokens) != (tuple(pages), num_tokens):
             with self.times.stage(Stage.SUMMARY_LOGITS):
                 queries = self._queries(sequence)
                 logits = self.ops.logits(queries, self._cache, pages, num_tokens, self._scale)

@@ -10,9 +10,10 @@ from growpage.budget.base import (
     PAPER_BETA_LONG,
     CapacityPolicy,
     EvictingPolicy,
+    Signals,
 )
 from growpage.engine import memory
-from growpage.engine.compaction import Compactor
+from growpage.engine.compaction import Compactor, Measurement
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.events import CapacityEvent
 from growpage.engine.forward import Forward, make_forward
@@ -92,6 +93,7 @@ class Engine:
         is_async = config.async_scheduling
         self._is_async = self.device.type == "cuda" if is_async is None else is_async
         self._launched: Launched | None = None  # the step that still runs
+        self._measuring: Measurement | None = None  # signals that the next step takes
         self._decode_start: float | None = None
         self._has_decoded = False
         self._num_decode_steps = 0
@@ -126,14 +128,12 @@ class Engine:
         """
         assert not self._is_shut_down, "the engine was shut down"
         with torch.inference_mode():
-            boundaries = self.scheduler.boundaries()
-            signals = self.compactor.measure(boundaries) if boundaries else {}
-            plan = self.scheduler.schedule(signals)
+            plan = self.scheduler.schedule(self._signals())
             if plan.decodes and self._decode_start is None:
                 self._decode_start = time.perf_counter()
             launched = self.runner.launch(plan)
             if self._compactor is not None:
-                self._compactor.clear()
+                self._compactor.clear(keep=self._measuring.fields if self._measuring else ())
         self.scheduler.advance(plan)
         self._count_plan(plan)
         due: Launched | None = launched
@@ -394,6 +394,20 @@ class Engine:
             return tokenizer.eos_token_ids
         return self._model.decoder.config.eos_token_ids
 
+    def _signals(self) -> dict[str, Signals]:
+        """Signals for this step's boundaries.
+
+        With asynchronous scheduling a request sits out the step in which it is measured: to wait for its signals would
+        be to wait for the step before, with the device idle until the next is prepared.
+        """
+        boundaries = self.scheduler.boundaries()
+        if not self._is_async:
+            return self.compactor.measure(boundaries) if boundaries else {}
+        signals = self._measuring.result() if self._measuring else {}
+        new = [sequence for sequence in boundaries if sequence.request_id not in signals]
+        self._measuring = self.compactor.start_measuring(new) if new else None
+        return signals
+
     def _commit(self, launched: Launched) -> list[RequestOutput]:
         """Wait for the tokens of a step and hand them to their requests."""
         plan, before = launched.plan, self.scheduler.num_output_tokens
@@ -413,4 +427,4 @@ class Engine:
         self._stats.num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
         if plan.decodes:
             self._num_decode_steps += 1
-            self._num_resident_steps += len(plan.decodes) + len(plan.prefills)
+            self._num_resident_steps += len(plan.decodes) + len(plan.prefills) + plan.num_measured

@@ -64,6 +64,9 @@ class Plan:
     sampled: list[Sequence] = field(default_factory=list)
     capacities: list[int] = field(default_factory=list)
     residents: list[int] = field(default_factory=list)
+    num_measured: int = (
+        0  # running requests that sit this step out, since their signals are on their way
+    )
 
     @property
     def is_empty(self) -> bool:

@@ -131,18 +131,26 @@ class Scheduler:
     def schedule(self, signals: Mapping[str, Signals]) -> Plan:
         """Decide, allocate, preempt and admit; return what to run.
 
-        signals: request id → what was measured, for each request of `boundaries`.
+        signals: request id → what was measured. A request of `boundaries` that is not there sits this step out.
         """
         self.log.step += 1
         plan = Plan()
+        is_measured = bool(self.policy.signals())
+        unknown: set[Sequence] = set()
         for sequence in self.running:
             if sequence.pending is None and self.capacity.is_asked(sequence):
-                self.capacity.decide(sequence, signals.get(sequence.request_id, NO_SIGNALS))
+                if is_measured and sequence.request_id not in signals:
+                    unknown.add(sequence)
+                else:
+                    self.capacity.decide(sequence, signals.get(sequence.request_id, NO_SIGNALS))
+        plan.num_measured = len(unknown)
         self.capacity.hold_back(self.running)
         num_preempted = len(self.preempted)
         b = self.config.page_size
         for sequence in list(self.running):
             if sequence.status is not Status.RUNNING or sequence.is_prefilling:
+                continue
+            if sequence in unknown:
                 continue
             has_room = sequence.restore_pages is None and sequence.has_free_slot(b)
             if has_room or self._make_room(sequence, plan):
