@@ -150,7 +150,7 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.status is not Status.RUNNING or sequence.is_prefilling:
                 continue
-            if sequence in unknown:
+            if unknown and sequence in unknown:
                 continue
             has_room = sequence.restore_pages is None and sequence.has_free_slot(b)
             if has_room or self._make_room(sequence, plan):
