@@ -12,6 +12,7 @@ from growpage.cli import main
 from growpage.config import Config, run_directory
 from growpage.errors import UsageError
 from growpage.run import job as job_module
+from growpage.store.run_dir import RunDir
 from tests.config.test_cli_errors import run_py
 from tests.tiny_models import make_tiny
 
@@ -62,10 +63,11 @@ def broken(config: Config) -> int:
 
 
 def complete(config: Config) -> None:
-    folder = run_directory(config)
-    folder.mkdir(parents=True)
-    for name in ("DONE", "metrics.json", "samples.parquet"):
-        (folder / name).touch()
+    run = RunDir(run_directory(config))
+    run.path.mkdir(parents=True)
+    for file in (run.metrics, run.parquet):
+        file.touch()
+    run.mark_done(1)
 
 
 def test_the_others_run_when_jobs_fail(sweep: Sweep) -> None:
