@@ -183,7 +183,7 @@ def test_full_errors_are_shown_to_who_asks(arguments: Sequence[str], tmp_path: P
 def test_help_is_ours_and_works_from_any_folder(tmp_path: Path) -> None:
     result = run_py("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for words in ("results/runs", "compare RUN", "policy=growpage", "-m policy=", "dry_run=true"):
+    for words in ("results/runs", "compare [RUN", "policy=growpage", "-m policy=", "dry_run=true"):
         assert words in result.stdout
     assert "schema/policy" not in result.stdout
     assert list(tmp_path.iterdir()) == []

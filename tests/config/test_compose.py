@@ -210,11 +210,11 @@ def test_a_budget_is_asked_of_the_next_owner(overrides: Sequence[str], budget: i
     assert resolved("policy=fixed", *overrides).policy.budget_tokens == budget
 
 
-def test_the_embedded_model_brings_small_pages_and_its_summaries() -> None:
+def test_the_bundled_model_brings_small_pages_and_its_summaries() -> None:
     config = resolved()
     policy = config.policy
     assert config.engine.page_size == 16
-    assert (policy.initial_pages, policy.k_loc) == (4, 4)
+    assert (policy.initial_pages, policy.k_loc) == (8, 4)
     assert (policy.beta_long, policy.ema_bias_correction) == (0.99, True)
 
 
@@ -339,7 +339,7 @@ def test_what_does_not_leaves_the_hash(override: str) -> None:
 
 
 def test_a_default_that_is_spelt_out_leaves_the_hash() -> None:
-    spelt_out = config_of("policy.initial_pages=4", "policy.beta_long=0.99", "policy.k_loc=4")
+    spelt_out = config_of("policy.initial_pages=8", "policy.beta_long=0.99", "policy.k_loc=4")
     assert config_hash(spelt_out) == config_hash(config_of())
 
 
@@ -375,7 +375,8 @@ def test_a_grader_is_known_by_what_decides_its_verdicts() -> None:
 
 
 def test_a_decision_of_the_grader_reaches_it() -> None:
-    config = config_of("grader.policy.tolerance=0.01", "grader.policy.case_matters=true")
+    decisions = ("grader.policy.tolerance=0.01", "grader.policy.case_matters=true")
+    config = config_of("grader=math", *decisions)
     assert config.grader.policy == MathPolicy(tolerance=0.01, case_matters=True)
     assert build_grader(config).version == MathGrader(policy=config.grader.policy).version
 

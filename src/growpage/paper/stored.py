@@ -76,7 +76,7 @@ def export(runs: Sequence[StoredRun], path: Path) -> None:
 def _facts(run: StoredRun) -> dict[str, Any]:
     return {
         "name": run.name,
-        "settings": run.settings,
+        "settings": {k: v for k, v in run.settings.items() if not k.startswith("paths.")},
         "metrics": run.metrics,
         "devices": run.devices,
     }

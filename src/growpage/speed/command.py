@@ -316,14 +316,12 @@ class _Bench:
         """Where the numbers come from; no names of hosts or folders."""
         git = git_facts(CHECKOUT) if CHECKOUT else None
         hardware = hardware_facts()
-        hidden = ("out", "logs", "commit")
-        shown = [item for item in arguments if item.lstrip("-").partition("=")[0] not in hidden]
         versions = package_versions()
         return {
-            "command": " ".join(["python scripts/bench_engine.py", *_without_paths(shown)]),
+            "command": " ".join(["python scripts/bench_engine.py", *_shown(arguments)]),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "commit": self._options.commit or (git or {}).get("commit"),
-            "is_dirty": bool((git or {}).get("is_dirty")),
+            "is_dirty": not self._options.commit and bool((git or {}).get("is_dirty")),
             "python": sys.version.split()[0],
             "packages": {name: versions[name] for name in _PACKAGES if name in versions},
             "gpus": hardware["gpus"],
@@ -346,9 +344,15 @@ def _folder(logs: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def _without_paths(arguments: Sequence[str]) -> list[str]:
-    """What follows a bare --out or --logs is a place, too."""
-    return [item for item in arguments if not item.startswith(("/", "./", "../", "~"))]
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The arguments without those that say where things go or what to record, and without their values."""
+    kept, is_value = [], False
+    for item in arguments:
+        name, has_value, _ = item.removeprefix("--").partition("=")
+        if not is_value and name not in ("out", "logs", "commit"):
+            kept.append(item)
+        is_value = not is_value and name in ("out", "logs", "commit") and not has_value
+    return kept
 
 
 def _line(record: Mapping[str, Any]) -> str:
