@@ -14,6 +14,7 @@ from growpage.run.verbs import main
 from growpage.store.atomic import write_json
 from growpage.store.run_dir import RunDir, list_runs
 from growpage.store.status import RunState, Status, write_status
+from growpage.store.sweeps import new_record_folder, write_names
 from tests.integration.test_run_session import prepare, stop_after, work
 
 Capture = pytest.CaptureFixture[str]
@@ -216,3 +217,42 @@ def test_damaged_record_of_a_sweep_is_named(tmp_path: Path, content: str) -> Non
     record.write_text(content)
     with pytest.raises(UsageError, match=r"cannot read .*runs\.json.*Remove it, or name runs\."):
         main("compare", [folder(tmp_path)])
+
+
+def test_plot_writes_table_and_figure(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main("plot", [folder(runs), "fullkv", f"out={tmp_path / 'deep' / 'figure'}"]) == 0
+    out = capsys.readouterr().out
+    assert "KV capacity, tokens" in out
+    written = sorted(path.name for path in (tmp_path / "deep").iterdir())
+    assert written == ["figure.csv", "figure.md", "figure.pdf", "figure.png"]
+    assert (tmp_path / "deep" / "figure.md").read_text().startswith("| policy | pass@1 %")
+
+
+def test_exported_runs_can_be_drawn_elsewhere(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "runs.parquet"
+    assert main("export", [folder(runs), *names(runs, ""), f"out={file}"]) == 0
+    capsys.readouterr()
+    assert main("plot", [str(file), f"out={tmp_path / 'figure'}"]) == 0
+    out = capsys.readouterr().out
+    assert "growpage tau 0.25" in out or "growpage tau 0.0" in out
+    assert str(runs) not in file.read_bytes().decode("latin-1"), "places of this machine"
+
+
+def test_without_names_the_last_sweep_is_meant(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    with pytest.raises(UsageError, match="no sweep in"):
+        main("compare", [f"paths.runs={tmp_path}"])
+    for number in range(2):
+        record = new_record_folder(runs)
+        record.mkdir(parents=True)
+        write_names(record, names(runs, "growpage")[number:])
+    assert main("compare", [folder(runs)]) == 0
+    out = capsys.readouterr().out
+    assert names(runs, "growpage")[1].rpartition("-")[2] in out
+    assert names(runs, "growpage")[0].rpartition("-")[2] not in out
+
+
+def test_export_asks_where_to(runs: Path) -> None:
+    with pytest.raises(UsageError, match="out="):
+        main("export", [folder(runs), "fullkv"])
+    with pytest.raises(UsageError, match="unknown argument"):
+        main("ls", [folder(runs), "out=x"])

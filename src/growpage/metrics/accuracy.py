@@ -126,7 +126,8 @@ def wilson_interval(rate: float, count: int) -> tuple[float, float]:
     centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
     spread = math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
     half = z * spread / (1 + z * z / count)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # The interval holds the rate itself, which rounding at 0 and 1 would deny.
+    return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
 
 
 def t_quantile(degrees: int) -> float:

@@ -18,8 +18,8 @@ from torch import Tensor
 from growpage.budget import selection
 
 MAX_TOKENS = 32768  # a row in the registers of one program: 32 values a thread
-TOKENS_PER_WARP = 512  # 16 values a thread
-MAX_REGISTERS = 80  # a thread: three programs of 4096 tokens share a multiprocessor
+TOKENS_PER_WARP = 1024  # 32 values a thread
+MAX_REGISTERS = 168  # a thread: three programs of 4096 tokens share a multiprocessor
 
 
 def select_tokens(
@@ -66,9 +66,9 @@ def select_tokens(
 
 
 def _config(num_tokens: int) -> dict[str, int]:
-    """Launch parameters; a program of 32 warps has no more than 64 registers a thread."""
+    """Launch parameters; the warps of a program share 65536 registers, 2048 for each number a thread."""
     num_warps = min(32, max(4, num_tokens // TOKENS_PER_WARP))
-    return {"num_warps": num_warps, "maxnreg": MAX_REGISTERS if num_warps < 32 else 64}
+    return {"num_warps": num_warps, "maxnreg": min(MAX_REGISTERS, 2048 // num_warps)}
 
 
 @triton.jit
@@ -86,12 +86,13 @@ def _select_kernel(
     order = _ordered(scores)
     order = tl.where(is_candidate, order, LOWEST)
     if HAS_QUOTA:
-        order = tl.where(_largest_of_pages(order, k_loc, PAGES) & is_candidate, LIFTED, order)
+        order = tl.where(_largest_of_pages(order, k_loc) & is_candidate, LIFTED, order)
     stays = _largest_of_all(order, num_chosen) & is_candidate
     stays = (stays | ((slots >= num_candidates) & (slots < num_tokens))).to(tl.int32)
     in_page = tl.sum(stays, 1)
     rank = (tl.cumsum(in_page, 0) - in_page)[:, None] + tl.cumsum(stays, 1) - 1
-    out = kept_ptr + row * num_retained + rank
+    # As int64 last: what moves between threads on the way to the store, through shared memory, is half as wide.
+    out = kept_ptr + row * num_retained + rank.to(tl.int64)
     tl.store(out, slots.to(tl.int64), mask=(stays > 0) & (rank < num_retained))
 
 
@@ -103,10 +104,12 @@ def _ordered(scores):
 
 
 @triton.jit
-def _largest_of_pages(order, k, PAGES: tl.constexpr):
+def _largest_of_pages(order, k):
     """The k largest of each row of the tile; among equals the later ones."""
-    low = tl.full([PAGES], -0x80000000, tl.int32)
-    high = tl.full([PAGES], 0x7FFFFFFF, tl.int32)
+    # Not from constants: triton 3.6 and 3.7 fold a bisection from the lowest and the highest integer to a constant,
+    # with a shift of 64 bits, and compare every page of a thread with the threshold of the first.
+    low = tl.min(order, 1)
+    high = tl.max(order, 1)
     # `high` has fewer than k above it; in the end it is the smallest integer of which that is true.
     for _ in range(32):
         middle = (low & high) + ((low ^ high) >> 1)  # the mean rounded down, without overflow
@@ -123,8 +126,8 @@ def _largest_of_pages(order, k, PAGES: tl.constexpr):
 @triton.jit
 def _largest_of_all(order, k):
     """The k largest of the whole tile; among equals the later ones."""
-    low = -0x80000000
-    high = 0x7FFFFFFF
+    low = tl.min(tl.min(order, 1), 0)
+    high = tl.max(tl.max(order, 1), 0)
     for _ in range(32):
         middle = (low & high) + ((low ^ high) >> 1)
         is_few = tl.sum(tl.sum((order > middle).to(tl.int32), 1), 0) < k
