@@ -1,12 +1,7 @@
-"""Without a GPU the kernels run in Triton's interpreter, which must be asked for before its import."""
-
-import os
+"""The device that the kernels are tested on."""
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture

@@ -4,7 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from growpage.bench.sequences.benchmark import FROZEN_SEED, SECOND_SEED, Sequences, split_plan
+from growpage.bench.sequences.benchmark import (
+    FROZEN_SEED,
+    KNOBS,
+    SECOND_SEED,
+    Sequences,
+    split_plan,
+)
 from growpage.bench.sequences.generator import ALL_KINDS, Difficulty, make_plan
 from growpage.bench.sequences.plan import Lookup, parse, question_text, solve
 from growpage.bench.sequences.transcript import Transcript
@@ -22,7 +28,7 @@ PLANS = [make_plan("test", index, Difficulty()) for index in range(60)]
 
 def spec(**changes):
     settings = {"name": "sequences", "seed": FROZEN_SEED, "num_problems_expected": None}
-    return SimpleNamespace(**(settings | changes))
+    return SimpleNamespace(**(dict.fromkeys(KNOBS) | settings | changes))
 
 
 def text_after_think(transcript):
