@@ -40,7 +40,7 @@ from growpage.engine.request import (
 )
 from growpage.errors import UsageError
 from growpage.grade.base import Answer, Verdict
-from growpage.run.build import Engine, Parts
+from growpage.run.build import Parts, ReadyEngine
 
 MAX_RUNNING = 4
 TOKENS_A_STEP = 5
@@ -213,7 +213,7 @@ def fake_files() -> dict[str, str]:
 def make_parts() -> Parts:
     return Parts(
         make_benchmark=lambda config: FakeBenchmark(config.bench.num_problems_expected or 6),
-        build_engine=lambda config: Engine(
+        build_engine=lambda config: ReadyEngine(
             backend=FakeEngine(), tokenizer=FakeTokenizer(), model_files=fake_files()
         ),
         make_grader=lambda config: FakeGrader(),

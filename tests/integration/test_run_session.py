@@ -13,7 +13,7 @@ from growpage.config import Stage, config_hash, resolve, run_directory
 from growpage.engine.request import FinishReason
 from growpage.errors import UsageError
 from growpage.grade.base import Answer, Verdict
-from growpage.run.build import Engine, Parts
+from growpage.run.build import Parts, ReadyEngine
 from growpage.run.frozen import freeze, thaw
 from growpage.run.session import Session, Stopped
 from growpage.store.atomic import write_json
@@ -53,7 +53,7 @@ def outputs(run: RunDir) -> list[tuple[Any, ...]]:
     return sorted((*row.key, row.token_ids, row.text, row.finish_reason) for row in rows)
 
 
-def no_engine(_: Any) -> Engine:
+def no_engine(_: Any) -> ReadyEngine:
     raise AssertionError("no engine is needed")
 
 

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 from growpage.engine.events import CapacityEvent
 from growpage.engine.request import EngineStats, Request, RequestOutput
 
+BACKENDS = ("growpage", "vllm")  # values of engine.backend
+
 
 class Backend(Protocol):
     def add_request(self, request: Request) -> None:

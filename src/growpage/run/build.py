@@ -3,23 +3,15 @@
 The only place that knows which engine is meant.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from growpage.backends.base import Backend
+from growpage.backends.base import BACKENDS, Backend
 from growpage.bench.base import Benchmark
 from growpage.config import Config, LoadFormat
 from growpage.errors import UsageError, unknown
 from growpage.grade.base import Grader
-
-if TYPE_CHECKING:
-    from growpage.engine.models.loader import LoadedModel
-
-logger = logging.getLogger(__name__)
-
-BACKENDS = ("growpage", "vllm")
 
 
 class ChatTokenizer(Protocol):
@@ -37,7 +29,7 @@ class ChatTokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class ReadyEngine:
     """A backend that is ready, its tokenizer, and fingerprints of the model's files by name."""
 
     backend: Backend
@@ -50,7 +42,7 @@ class Parts:
     """How the worker gets its parts. Each is called at most once, and only when it is needed."""
 
     make_benchmark: Callable[[Config], Benchmark]
-    build_engine: Callable[[Config], Engine]
+    build_engine: Callable[[Config], ReadyEngine]
     make_grader: Callable[[Config], Grader]
 
 
@@ -66,11 +58,15 @@ def build_grader(config: Config) -> Grader:
     return make_grader(config.grader.name, config.grader)
 
 
-def build_backend(config: Config) -> "tuple[Backend, ChatTokenizer, LoadedModel | None]":
+def build_engine(config: Config) -> ReadyEngine:
     """Load the model and start an engine on it. Raises `UsageError` for what the user can mend."""
     if config.engine.backend not in BACKENDS:
         raise unknown("engine.backend", config.engine.backend, BACKENDS)
-    from growpage.engine.engine import Engine as GrowpageEngine
+    return _build_vllm(config) if config.engine.backend == "vllm" else _build_growpage(config)
+
+
+def _build_growpage(config: Config) -> ReadyEngine:
+    from growpage.engine.engine import Engine
     from growpage.engine.models.loader import load_model
 
     model = load_model(
@@ -83,18 +79,18 @@ def build_backend(config: Config) -> "tuple[Backend, ChatTokenizer, LoadedModel 
     )
     if model.tokenizer is None:
         raise _no_tokenizer(config.model.path)
-    engine = GrowpageEngine(model, config.engine, config.policy)
-    return engine, model.tokenizer, model
+    engine = Engine(model, config.engine, config.policy)
+    return ReadyEngine(backend=engine, tokenizer=model.tokenizer, model_files=dict(model.files))
 
 
-def build_vllm(config: Config) -> Engine:
-    """vLLM on a checkpoint folder or a hub id, with our tokenizer. Raises `UsageError`."""
+def _build_vllm(config: Config) -> ReadyEngine:
+    """vLLM on a checkpoint folder or a hub id, with our tokenizer."""
     from growpage.backends.vllm_fullkv import VllmFullKV, engine_args
     from growpage.engine.models import loader
     from growpage.engine.models.tokenizer import Tokenizer
 
     model, is_dummy = config.model, config.model.load_format is LoadFormat.dummy
-    folder, _ = loader._folder(model.path, model.revision, not is_dummy)
+    folder, _ = loader.checkpoint_folder(model.path, model.revision, has_weights=not is_dummy)
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer is None:
         raise _no_tokenizer(model.path)
@@ -108,21 +104,13 @@ def build_vllm(config: Config) -> Engine:
     weights = () if is_dummy else loader.SafetensorsFolder(folder).files
     names = ("config.json", "tokenizer.json")
     files = [file for name in names if (file := folder / name).is_file()]
-    return Engine(
+    return ReadyEngine(
         backend=backend, tokenizer=tokenizer, model_files=loader.fingerprints([*files, *weights])
     )
 
 
 def _no_tokenizer(path: str) -> UsageError:
     return UsageError(f"model.path={path}: no tokenizer. Put tokenizer.json beside the weights.")
-
-
-def build_engine(config: Config) -> Engine:
-    if config.engine.backend == "vllm":
-        return build_vllm(config)
-    backend, tokenizer, model = build_backend(config)
-    files = dict(model.files) if model is not None else {}
-    return Engine(backend=backend, tokenizer=tokenizer, model_files=files)
 
 
 REAL_PARTS = Parts(

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from growpage import budget, host
 from growpage.backends import vllm_fullkv
+from growpage.backends.base import BACKENDS
 from growpage.bench.registry import make_benchmark
 from growpage.bench.sequences.benchmark import KNOBS
 from growpage.config import (
@@ -26,7 +27,6 @@ from growpage.engine.config import Admission, PreemptMode
 from growpage.errors import UsageError, require, unknown
 from growpage.grade.policy import MathPolicy
 from growpage.grade.registry import GRADERS
-from growpage.run.build import BACKENDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 SMALL_MODEL = "model=smollm2_135m bench.limit=4 bench.num_samples=1 sampling.max_tokens=192"

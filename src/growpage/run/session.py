@@ -13,7 +13,7 @@ from growpage.engine.request import EngineStats
 from growpage.errors import UsageError
 from growpage.grade.base import Grader
 from growpage.metrics.serving import SessionTotals
-from growpage.run.build import Engine, Parts
+from growpage.run.build import Parts, ReadyEngine
 from growpage.run.generation import Prompt, make_prompts, sample_row, submit
 from growpage.run.grading import BATCH_SIZE, grade_answers, to_answer, verdict_row
 from growpage.run.progress import Progress
@@ -121,7 +121,12 @@ class Session:
             engine.backend.shutdown()
 
     def _generate(
-        self, engine: Engine, prompts: dict[str, Prompt], todo: list[WorkItem], *, num_stored: int
+        self,
+        engine: ReadyEngine,
+        prompts: dict[str, Prompt],
+        todo: list[WorkItem],
+        *,
+        num_stored: int,
     ) -> None:
         backend, by_id = engine.backend, {item.request_id: item for item in todo}
         started = time.perf_counter()
@@ -250,7 +255,7 @@ class Session:
         }
         write_json(self._dir.provenance, provenance)
 
-    def _record_engine(self, engine: Engine) -> None:
+    def _record_engine(self, engine: ReadyEngine) -> None:
         """Kernel path, ledger and model files of this session. Raises for other model files."""
         provenance = self._dir.read_provenance() or {"sessions": []}
         check_same_files((provenance.get("model") or {}).get("files"), engine.model_files)

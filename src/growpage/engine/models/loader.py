@@ -112,7 +112,7 @@ def _open(
     text = str(path)
     if text.startswith("gguf:") or text.endswith(".gguf"):
         return _open_gguf(locate(text), has_weights)
-    folder, name = _folder(text, revision, has_weights)
+    folder, name = checkpoint_folder(text, revision, has_weights=has_weights)
     return _open_folder(folder, name, has_weights)
 
 
@@ -302,8 +302,11 @@ def _opened(file: Path) -> Any:
         ) from error
 
 
-def _folder(source: str, revision: str | None, has_weights: bool) -> tuple[Path, str]:
-    """A local folder and the model's name; a hub id is downloaded, or taken from the hub's cache."""
+def checkpoint_folder(source: str, revision: str | None, *, has_weights: bool) -> tuple[Path, str]:
+    """The folder behind a path, `bundled:NAME` or a hub id, and the model's name.
+
+    What the hub's cache lacks is downloaded, the weights only with `has_weights`. Raises UsageError.
+    """
     if source.startswith(host.BUNDLED):
         folder = host.bundled_model(source)
         return folder, folder.name
