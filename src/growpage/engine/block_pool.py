@@ -118,6 +118,13 @@ class BlockPool:
             del self._page_of[content]
             self._hash_of[page] = None
 
+    def forget_all(self) -> None:
+        """Drop every hash, because nobody knows what the pages hold; cached pages become free."""
+        self._page_of.clear()
+        self._hash_of = [None] * self.num_pages
+        self._free += self._cached
+        self._cached.clear()
+
     def check_integrity(self, tables: Iterable[Sequence[int]], num_reserved: int = 0) -> None:
         """Assert that ownership is exactly what these block tables say and that no page is lost."""
         assert self._num_reserved == num_reserved, (self._num_reserved, num_reserved)

@@ -40,7 +40,7 @@ class CapacityControl:
             and sequence.has_warmed_up
             and sequence.has_query
             and sequence.restore_pages is None
-            and (sequence.num_pages - 1) * self._page_size > self._num_protected
+            and self._exceeds_protected(sequence.num_pages - 1)
         )
 
     def decide(self, sequence: Sequence, signals: Signals) -> None:
@@ -54,7 +54,10 @@ class CapacityControl:
             delta=signals.delta,
             lost_mass=signals.lost_mass,
         )
-        sequence.pending = Decision(action=self.policy.decide(boundary), signals=signals)
+        action = self.policy.decide(boundary)
+        if action is Action.SHRINK and not self._exceeds_protected(sequence.num_pages - 2):
+            action = Action.COMPRESS  # the protected tokens need the page
+        sequence.pending = Decision(action=action, signals=signals)
 
     def hold_back(self, sequences: Iterable[Sequence]) -> None:
         """Keep growth away from the fresh pages that decided compactions of shared pages need."""
@@ -89,6 +92,9 @@ class CapacityControl:
     def drop_reservation(self, sequence: Sequence) -> None:
         self._pool.unreserve(sequence.num_reserved_pages)
         sequence.num_reserved_pages = 0
+
+    def _exceeds_protected(self, num_pages: int) -> bool:
+        return num_pages * self._page_size > self._num_protected
 
     def _may_fall_back(self, sequence: Sequence) -> bool:
         """Only from P0 pages on: otherwise pressure would freeze every request where it stands."""

@@ -68,7 +68,7 @@ class Scheduler:
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_swapped_pages = 0
         self._num_arrivals = 0
-        self._num_draining = 0
+        self._draining: list[Sequence] = []
         self.num_output_tokens = 0  # of all requests, without dropped ones
         self._live_ids: set[str] = set()
         self._ended: list[tuple[Sequence, FinishReason, str | None]] = []
@@ -107,9 +107,15 @@ class Scheduler:
                     self._end(sequence, FinishReason.ABORT)
                     return
 
+    def fail_all(self, error: str) -> None:
+        """End every request after a step that broke: what its pages hold is unknown, so nothing stays findable."""
+        for queue in (self._draining, self.running, self.preempted, self.waiting):
+            for sequence in list(queue):
+                self._end(sequence, FinishReason.ERROR, error)
+        self.pool.forget_all()
+
     def has_unfinished(self) -> bool:
-        queues = (self.waiting, self.preempted, self.running, self._ended)
-        return any(queues) or self._num_draining > 0
+        return any((self.waiting, self.preempted, self.running, self._draining, self._ended))
 
     def max_new_tokens(self, request: Request) -> int:
         """Output tokens this request can reach: `max_tokens`, cut by `max_model_len`."""
@@ -194,7 +200,7 @@ class Scheduler:
                 self.running.remove(sequence)
                 self._free(sequence)
                 sequence.status = Status.DRAINING
-                self._num_draining += 1
+                self._draining.append(sequence)
 
     def commit(self, plan: Plan, tokens: Iterable[int]) -> list[RequestOutput]:
         """Take the tokens of `plan.sampled`, in order; return the requests that ended.
@@ -477,7 +483,7 @@ class Scheduler:
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
         """Out of the queue it is in, with all that it holds."""
         if sequence.status is Status.DRAINING:
-            self._num_draining -= 1
+            self._draining.remove(sequence)
         elif sequence.status is Status.RUNNING:
             self.running.remove(sequence)
         elif sequence.status is Status.WAITING:
