@@ -22,12 +22,10 @@ from growpage.budget.base import (
     CapacityPolicy,
 )
 from growpage.budget.registry import POLICIES
-from growpage.engine.config import EngineConfig
+from growpage.engine.config import CPU_PAGE_SIZE, GPU_PAGE_SIZE, EngineConfig
 from growpage.engine.request import SamplingParams
 from growpage.errors import UsageError, closest, require, unknown
 from growpage.grade.policy import MathPolicy
-
-CPU_PAGE_SIZE, GPU_PAGE_SIZE = 16, 256  # tokens, where neither the user nor the model says
 
 T = TypeVar("T")
 

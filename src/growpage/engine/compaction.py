@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from growpage.budget.base import DemandMetric, DemandPolicy, EvictingPolicy, Signal, Signals
+from growpage.budget.base import DemandPolicy, EvictingPolicy, Signal, Signals
 from growpage.budget.scorers.base import ScoringInput
 from growpage.budget.scorers.dual_timescale import dual_timescale
 from growpage.budget.scorers.registry import SCORERS
@@ -98,7 +98,7 @@ class Compactor:
         """What the policy asks for at these boundaries, by request id; the host waits once for all of them."""
         return self.start_measuring(sequences).result()
 
-    def start_measuring(self, sequences: Iterable[Sequence]) -> "Measurement":
+    def start_measuring(self, sequences: Iterable[Sequence]) -> Measurement:
         """`measure` without waiting. The requests must stay as they are until the step that takes the result."""
         measured = {s.request_id: self._measure(s) for s in sequences}
         fields = {name: tuple(values) for name, values in measured.items()}
@@ -171,13 +171,11 @@ class Compactor:
     def _demand(self, view: _View) -> Tensor:
         """r of the two summaries over all stored tokens but the newest page: [2]."""
         policy = self._policy
-        metric, mass = DemandMetric.topp, 0.99
-        if isinstance(policy, DemandPolicy):
-            metric, mass = policy.metric, policy.mass
+        assert isinstance(policy, DemandPolicy), f"{policy.name} asks for Δ and is no DemandPolicy"
         candidates = view.logits[..., : -self._cache.page_size]
         with self.times.stage(Stage.ONLINE_DEMAND):
             attention = self.ops.attention(candidates, policy.group_reduce)
-            return self.ops.demand(attention, metric, mass)
+            return self.ops.demand(attention, policy.metric, policy.mass)
 
     def _kept(self, view: _View, num_retained: int) -> Tensor:
         if num_retained not in view.kept:

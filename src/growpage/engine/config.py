@@ -25,6 +25,7 @@ class PreemptMode(str, Enum):
 
 
 ATTENTION_BACKENDS = ("auto", "triton", "torch")
+CPU_PAGE_SIZE, GPU_PAGE_SIZE = 16, 256  # tokens, where neither the user nor the model says
 
 E = TypeVar("E", bound=Enum)
 
@@ -45,9 +46,7 @@ class EngineConfig:
     backend: str = "growpage"
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto: float32 on a CPU, the checkpoint's dtype on a GPU
-    page_size: int | None = (
-        None  # tokens; the model's kv_defaults, else 16 on a CPU and 256 on a GPU
-    )
+    page_size: int | None = None  # tokens; None: the model's kv_defaults, else by the device
     max_num_seqs: int = 512
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None  # tokens; None: the model's own limit

@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from growpage.budget.base import (
-    PAPER_BETA_LONG,
-    CapacityPolicy,
-    EvictingPolicy,
-    Signals,
-)
+from growpage.budget.base import PAPER_BETA_LONG, CapacityPolicy, EvictingPolicy, Signals
 from growpage.engine import memory
 from growpage.engine.compaction import Compactor, Measurement
-from growpage.engine.config import EngineConfig, PreemptMode
+from growpage.engine.config import CPU_PAGE_SIZE, GPU_PAGE_SIZE, EngineConfig, PreemptMode
 from growpage.engine.events import CapacityEvent
 from growpage.engine.forward import Forward, make_forward
 from growpage.engine.inputs import BatchMaker
 from growpage.engine.kv_cache import KVCache
+from growpage.engine.memory import GIB
 from growpage.engine.models.loader import LoadedModel
 from growpage.engine.plan import Plan
 from growpage.engine.query_state import QuerySummaries
@@ -31,10 +27,7 @@ from growpage.errors import UsageError, require
 if TYPE_CHECKING:
     from growpage.engine.graphs import DecodeGraphs
 
-GIB = 1 << 30
-CPU_PAGE_SIZE = 16
-GPU_PAGE_SIZE = 256
-DEFAULT_KV_GIB = 1.0
+DEFAULT_KV_GIB = 1.0  # on a CPU
 
 
 class Engine:
@@ -99,6 +92,7 @@ class Engine:
         self._num_decode_steps = 0
         self._num_resident_steps = 0
         self._is_shut_down = False
+        self._fault: BaseException | None = None
 
     # -- the backend protocol -----------------------------------------------------------------
 
@@ -124,9 +118,19 @@ class Engine:
         """One iteration: measure boundaries, schedule, launch; then take the tokens of what was launched.
 
         With asynchronous scheduling these are the tokens of the launch before: the device is not idle while the host
-        prepares the next step, and what ended is told one step later.
+        prepares the next step, and what ended is told one step later. Whatever fails in a step stops the engine:
+        no request is left, all pages are free, and every later step raises.
         """
         assert not self._is_shut_down, "the engine was shut down"
+        if self._fault is not None:
+            raise RuntimeError("the engine stopped when a step failed") from self._fault
+        try:
+            return self._step()
+        except BaseException as fault:
+            self._stop(fault)
+            raise
+
+    def _step(self) -> list[RequestOutput]:
         with torch.inference_mode():
             plan = self.scheduler.schedule(self._signals())
             if plan.decodes and self._decode_start is None:
@@ -140,6 +144,16 @@ class Engine:
         if self._is_async:
             due, self._launched = self._launched, None if plan.is_empty else launched
         return self.scheduler.take_ended() if due is None else self._commit(due)
+
+    def _stop(self, fault: BaseException) -> None:
+        """Give back all that the requests hold, on the device and on the host."""
+        self._fault = fault
+        self._launched = self._measuring = None
+        if self._compactor is not None:
+            self._compactor.clear()
+        self.scheduler.fail_all(f"the engine stopped: {fault!r}")
+        for output in self.scheduler.take_ended():
+            self.runner.drop_swapped(output.request_id)
 
     def stats(self) -> EngineStats:
         scheduler, stats = self.scheduler, self._stats
@@ -305,7 +319,7 @@ class Engine:
 
     def _make_graphs(self, forward: Forward) -> "DecodeGraphs | None":
         """Not captured yet; None without a GPU, with the torch path, or when `enforce_eager` says so."""
-        is_possible = self.device.type == "cuda" and forward.attention == "triton"
+        is_possible = self.device.type == "cuda" and forward.is_capturable
         if self.config.enforce_eager or not is_possible:
             return None
         from growpage.engine.graphs import DecodeGraphs

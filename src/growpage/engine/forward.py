@@ -33,6 +33,7 @@ class Forward(Protocol):
     """A way to compute steps: from the same weights the same results, up to rounding."""
 
     attention: str  # its name in the run record
+    is_capturable: bool  # in a CUDA graph, with rows of padding
 
     def logits(self, batch: Batch, last_tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Run the model over the rows of a step: store keys and values, update the summaries of the decodes.
@@ -54,6 +55,7 @@ class TorchForward:
     """The decoder's own forward pass with the reference attention. It takes no rows of padding."""
 
     attention = "torch reference"
+    is_capturable = False
 
     def __init__(self, decoder: Decoder, cache: KVCache, summaries: QuerySummaries | None) -> None:
         self._decoder = decoder

@@ -22,9 +22,8 @@ logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 _CHUNK_TOKENS = 512
-_MOST_NON_TORCH = (
-    2 * GIB
-)  # believed of the device's total, where the process cannot be told from others
+# Believed of the device's total, where the process cannot be told from others.
+_MOST_NON_TORCH = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +100,8 @@ def activation_peak(
     """
     device = last_tokens.device
     batch = _largest_batch(num_tokens, num_samples, page_size, device)
-    _step(
-        forward, batch, last_tokens
-    )  # what is compiled or made at the first call is no activation
+    # What is compiled or made at the first call is no activation.
+    _step(forward, batch, last_tokens)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

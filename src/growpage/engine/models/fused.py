@@ -35,6 +35,7 @@ class TritonForward:
     """
 
     attention = "triton"
+    is_capturable = True
 
     def __init__(self, decoder: Decoder, cache: KVCache, summaries: QuerySummaries | None) -> None:
         self._decoder = decoder
