@@ -120,3 +120,11 @@ def test_a_mistake_is_told_in_one_line(
     line = capsys.readouterr().err
     assert len(line.strip().splitlines()) == 1
     assert all(word in line for word in words.split())
+
+
+def test_results_that_cannot_be_written_end_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["preset=pressure", "--tiny", f"out={tmp_path / 'file' / 'out'}"]) == 1
+    assert capsys.readouterr().err.startswith("error: cannot write")

@@ -129,6 +129,12 @@ def test_the_files_are_whole_after_each_result(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["out.json", "out.md"]
 
 
+def test_a_name_keeps_what_stands_behind_its_dot(tmp_path: Path) -> None:
+    report(measured("vllm", 200.0, 210.0)).save(tmp_path / "vllm-0.23")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["vllm-0.23.json", "vllm-0.23.md"]
+
+
 def test_prompts_are_the_same_for_every_engine_and_new_for_every_repeat() -> None:
     first = WORKLOAD.prompts(100, "0/0")
     assert first == WORKLOAD.prompts(100, "0/0") != WORKLOAD.prompts(100, "0/1")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from growpage.errors import UsageError
+from growpage.places import expand
 from growpage.store.atomic import make_folder, write_atomically
 from growpage.store.frames import read_metrics, read_run
 from growpage.store.run_dir import RunDir, find_run
@@ -42,7 +43,7 @@ def read_stored(root: Path, names: Sequence[str]) -> list[StoredRun]:
     """
     runs: list[StoredRun] = []
     for name in names:
-        path = Path(name).expanduser()
+        path = expand(name, name)
         if path.suffix == SUFFIX and path.is_file():
             runs += _read_export(path)
         else:

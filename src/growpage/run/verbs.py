@@ -48,16 +48,16 @@ def main(verb: str, args: Sequence[str]) -> int:
     if any(item in ("-h", "--help") for item in args):
         console.print(USAGE[verb], markup=False, soft_wrap=True)
         return 0
-    request = _request(verb, args)
+    arguments = _parse(verb, args)
     try:
-        VERBS[verb](request, console)
+        VERBS[verb](arguments, console)
     except StoreError as error:
         raise UsageError(str(error)) from error
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Arguments:
     """The folder of the runs, the runs that were named, and where output goes."""
 
     root: Path
@@ -69,14 +69,14 @@ class Request:
         return self.names or last_sweep(self.root)
 
 
-def compare(request: Request, console: Console) -> None:
+def compare(arguments: Arguments, console: Console) -> None:
     print_comparison(
-        [find_run(request.root, name) for name in request.names_or_last_sweep], console
+        [find_run(arguments.root, name) for name in arguments.names_or_last_sweep], console
     )
 
 
-def plot(request: Request, console: Console) -> None:
-    runs = read_stored(request.root, request.names_or_last_sweep)
+def plot(arguments: Arguments, console: Console) -> None:
+    runs = read_stored(arguments.root, arguments.names_or_last_sweep)
     points = read_points(runs)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in HEADINGS:
@@ -84,21 +84,23 @@ def plot(request: Request, console: Console) -> None:
     for row in table_rows(points):
         table.add_row(*row)
     console.print(table)
-    stem = request.out or request.root.parent / "figures" / f"{points[0].bench}-{points[0].model}"
+    stem = (
+        arguments.out or arguments.root.parent / "figures" / f"{points[0].bench}-{points[0].model}"
+    )
     for path in write_figure(points, stem, footer(runs)):
         console.print(f"written  {path}", markup=False, soft_wrap=True)
 
 
-def export(request: Request, console: Console) -> None:
-    if request.out is None:
+def export(arguments: Arguments, console: Console) -> None:
+    if arguments.out is None:
         raise UsageError("export: say where to, for example out=runs.parquet")
-    runs = read_stored(request.root, request.names_or_last_sweep)
-    write_export(runs, request.out)
-    console.print(f"written  {request.out} ({len(runs)} runs)", markup=False, soft_wrap=True)
+    runs = read_stored(arguments.root, arguments.names_or_last_sweep)
+    write_export(runs, arguments.out)
+    console.print(f"written  {arguments.out} ({len(runs)} runs)", markup=False, soft_wrap=True)
 
 
-def show(request: Request, console: Console) -> None:
-    root, names = request.root, request.names
+def show(arguments: Arguments, console: Console) -> None:
+    root, names = arguments.root, arguments.names
     if len(names) != 1:
         raise UsageError(f"show: name one run. {_known(root)}")
     run = find_run(root, names[0])
@@ -108,8 +110,8 @@ def show(request: Request, console: Console) -> None:
     print_run(run, console)
 
 
-def ls(request: Request, console: Console) -> None:
-    root, names = request.root, request.names
+def ls(arguments: Arguments, console: Console) -> None:
+    root, names = arguments.root, arguments.names
     if names:
         raise UsageError(f"ls: takes no run names (got {names[0]}). Did you mean show {names[0]}?")
     runs = list_runs(root)
@@ -131,7 +133,7 @@ def ls(request: Request, console: Console) -> None:
         console.print(fault, markup=False, soft_wrap=True)
 
 
-VERBS: dict[str, Callable[[Request, Console], None]] = {
+VERBS: dict[str, Callable[[Arguments, Console], None]] = {
     "compare": compare,
     "export": export,
     "ls": ls,
@@ -141,7 +143,7 @@ VERBS: dict[str, Callable[[Request, Console], None]] = {
 _WRITING = ("export", "plot")
 
 
-def _request(verb: str, args: Sequence[str]) -> Request:
+def _parse(verb: str, args: Sequence[str]) -> Arguments:
     root, names, out = default_runs_folder(), [], None
     for item in args:
         if item.startswith(_FOLDER_KEY):
@@ -152,7 +154,7 @@ def _request(verb: str, args: Sequence[str]) -> Request:
             raise UsageError(f"{verb}: unknown argument {item}. {USAGE[verb].splitlines()[0]}")
         else:
             names.append(item)
-    return Request(root=root, names=names, out=out)
+    return Arguments(root=root, names=names, out=out)
 
 
 def _runs_folder(argument: str) -> Path:

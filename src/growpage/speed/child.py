@@ -18,6 +18,8 @@ from growpage.speed import measurement
 from growpage.speed.presets import PRESETS, Preset, Row, Workload, tiny
 from growpage.speed.spec import Spec
 
+MakeEngine = Callable[[Row], Backend]
+
 
 class Child:
     """Runs the jobs of a specification in their order, one engine for the neighbours that share a row."""
@@ -52,7 +54,7 @@ class Child:
                 self.write(kind="failed", row=name, workload=None, reason=_one_line(error))
             _free_memory()
 
-    def _run_row(self, make: "MakeEngine", row: Row, workloads: list[Workload]) -> None:
+    def _run_row(self, make: MakeEngine, row: Row, workloads: list[Workload]) -> None:
         started = time.perf_counter()
         backend = make(row)
         try:
@@ -131,9 +133,6 @@ class Child:
     def write(self, **record: Any) -> None:
         with Path(self.spec.out).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-
-
-MakeEngine = Callable[[Row], Backend]
 
 
 def _our_engines(child: Child) -> MakeEngine:

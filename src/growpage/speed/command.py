@@ -23,6 +23,7 @@ from growpage.run.provenance import git_facts, hardware_facts, package_versions
 from growpage.speed.presets import KERNELS, PRESETS, Preset, Row, Workload, tiny
 from growpage.speed.report import Report
 from growpage.speed.spec import Spec
+from growpage.store.errors import StoreError
 
 _POLL_S = 0.5
 _GRACE_S = 60.0  # past the time limit, before a child is killed
@@ -53,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = parse(arguments)
         return _Bench(options, arguments).run()
-    except UsageError as error:
+    except (UsageError, StoreError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
 # -- arguments ---------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class _Bench:
                 self._run_child(engine, jobs, folder)
         self._lose_what_is_left()
         self._report.save(self._options.out)
-        print(self._options.out.with_suffix(".md").read_text(encoding="utf-8"))
+        print(self._report.markdown(self._report.summary()))
         return EXIT_FAILED if len(self._report.missing) > num_skipped else 0
 
     def _plan(self) -> list[tuple[str, list[tuple[str, str]]]]:

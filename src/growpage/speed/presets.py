@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-GIB = 1 << 30
-
 # Hugging Face config.json of the shapes; weights are made up.
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -1,6 +1,5 @@
 """Results of a preset as JSON and as a Markdown table, whole again after each result. No torch."""
 
-import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from growpage.budget.base import EvictingPolicy
 from growpage.budget.registry import POLICIES
 from growpage.speed.presets import Preset, Row
 from growpage.speed.roofline import Costs, DeviceRates, floor
-from growpage.store.atomic import write_json
+from growpage.store.atomic import make_folder, write_bytes, write_json
 
 SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -52,13 +51,11 @@ class Report:
         return any(item["row"] == row and item["workload"] == workload for item in self.measured)
 
     def save(self, stem: Path) -> None:
-        """Write STEM.json and STEM.md; neither is ever half written."""
-        stem.parent.mkdir(parents=True, exist_ok=True)
+        """Write STEM.json and STEM.md; neither is ever half written. Raises StoreError."""
+        make_folder(stem.parent)
         summary = self.summary()
-        write_json(stem.with_suffix(".json"), _rounded(summary))
-        temporary = stem.with_name(f".{stem.name}.md.tmp")
-        temporary.write_text(self.markdown(summary), encoding="utf-8")
-        os.replace(temporary, stem.with_suffix(".md"))
+        write_json(stem.with_name(f"{stem.name}.json"), _rounded(summary))
+        write_bytes(stem.with_name(f"{stem.name}.md"), self.markdown(summary).encode())
 
     def summary(self) -> Record:
         """Everything, with the medians of the repeats and the ratios."""
