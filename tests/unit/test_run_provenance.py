@@ -94,3 +94,17 @@ def test_run_is_dirty_when_any_session_was() -> None:
     assert is_dirty(provenance)
     assert commits(provenance) == ["a", "b"]
     assert not is_dirty({"sessions": [{"git": clean}]})
+
+
+def test_a_copy_inside_another_checkout_is_not_taken_for_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert git_facts(copy) is None
+    (copy / "archived_commit.txt").write_text("$Format:%H$\n")
+    assert git_facts(copy) is None
+    (copy / "archived_commit.txt").write_text("a" * 40 + "\n")
+    assert git_facts(copy) == {"commit": "a" * 40, "is_dirty": False}

@@ -34,6 +34,9 @@ _MASK = "***"
 _GIT_TIMEOUT_S = 20
 
 
+_ARCHIVED = "archived_commit.txt"
+
+
 def session_record(overrides: Sequence[str]) -> dict[str, Any]:
     """What one start of a run is made of; a run that was continued has several."""
     return {
@@ -51,7 +54,14 @@ def session_record(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def git_facts(folder: Path) -> dict[str, Any] | None:
-    """Commit, dirty flag and hash of the differences; None outside a checkout or without git."""
+    """Commit, dirty flag and hash of the differences of the checkout `folder`.
+
+    A copy made by `git archive` knows its commit, not whether it was changed since. None for another copy, also inside
+    the checkout of something else, and without git.
+    """
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()).resolve() != folder.resolve():
+        return _archived(folder / _ARCHIVED)
     commit = _git(folder, "rev-parse", "HEAD")
     status = _git(folder, "status", "--porcelain")
     if commit is None or status is None:
@@ -61,6 +71,13 @@ def git_facts(folder: Path) -> dict[str, Any] | None:
         diff = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff") or ""
         facts["diff_sha256"] = sha256((status + diff).encode(errors="replace")).hexdigest()
     return facts
+
+
+def _archived(file: Path) -> dict[str, Any] | None:
+    """The commit that `git archive` has written into the file; None where it has not."""
+    text = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    is_commit = len(text) == 40 and set(text) <= set("0123456789abcdef")
+    return {"commit": text, "is_dirty": False} if is_commit else None
 
 
 def package_versions() -> dict[str, str]:
