@@ -32,8 +32,6 @@ _SECRET_VALUE = re.compile(r"\b(hf_|sk-|ghp_|github_pat_|glpat-|wandb_v1_)\w{8,}
 _URL_LOGIN = re.compile(r"(://)[^/@\s]+@")
 _MASK = "***"
 _GIT_TIMEOUT_S = 20
-
-
 _ARCHIVED = "archived_commit.txt"
 
 
