@@ -44,6 +44,16 @@ def test_ties_at_the_boundary_are_counted_one_by_one(device: torch.device) -> No
     assert int(kernels.working_set(attention, 0.75)) == 3
 
 
+@pytest.mark.parametrize("unit", [3, 5, 7, 11, 13])
+def test_a_mass_that_whole_keys_hold_exactly_takes_no_key_more(
+    device: torch.device, unit: int
+) -> None:
+    """Sums and masses are multiples of 2^-14: neither they nor the quotient of them rounds."""
+    attention = torch.full((1, 1000), unit / 16384, device=device)
+    for num_keys in (1, 2, 3, 7, 10, 49, 100, 641):
+        assert int(kernels.working_set(attention, num_keys * unit / 16384)) == num_keys
+
+
 def test_one_key_with_everything_and_a_row_that_misses_the_mass(device: torch.device) -> None:
     attention = torch.zeros(2, 40, device=device)
     attention[0, 17] = 1.0

@@ -98,8 +98,10 @@ def _working_set_kernel(
     missing = mass - tl.sum(tl.where(is_above, attention, 0.0), 0)
     num_ties = tl.sum((bits == high).to(tl.int32), 0)
     value = tl.max(tl.where(bits == high, attention, 0.0), 0)
-    # A row that never reaches the mass, by rounding, ends at value 0: all of it is needed.
-    needed = tl.ceil(tl.minimum(missing / tl.where(value > 0.0, value, 1.0), num_ties))
+    # A row that never reaches the mass, by rounding, ends at value 0: all of it is needed. `/` is approximate on a GPU:
+    # a quotient a little above the whole number that it should be would ask for one key more.
+    needed = tl.div_rn(missing, tl.where(value > 0.0, value, 1.0))
+    needed = tl.ceil(tl.minimum(needed, num_ties))
     size = tl.where(value > 0.0, num_above + tl.maximum(needed.to(tl.int32), 1), num_tokens)
     tl.store(sizes_ptr + row, size.to(tl.int64))
 
