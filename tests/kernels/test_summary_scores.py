@@ -111,11 +111,10 @@ def test_long_requests_of_real_shapes(
     logits = summary_scores.attention_logits(queries, data, page_list(pages, device), 4096, scale)
     expected = demand.attention_logits(queries.double(), keys.double(), scale).float()
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5)
+    candidates = logits[..., : 4096 - 16]
     for reduce in GroupReduce:
-        candidates = expected[..., : 4096 - 16]
-        torch.testing.assert_close(
-            summary_scores.group_attention(candidates, reduce),
-            demand.group_attention(candidates, reduce),
-            rtol=1e-4,
-            atol=1e-7,
-        )
+        expected = demand.group_attention(candidates, reduce)
+        attention = summary_scores.group_attention(candidates, reduce)
+        torch.testing.assert_close(attention, expected, rtol=1e-4, atol=1e-7)
+        larger = summary_scores.dual_timescale(candidates, reduce)
+        torch.testing.assert_close(larger, expected.amax(0), rtol=1e-4, atol=1e-7)

@@ -16,8 +16,8 @@ from torch import Tensor
 from growpage.budget.base import GroupReduce
 
 # Launch parameters: tokens a tile, tokens a program, warps, pipeline stages; for the softmax tokens a tile and warps.
-LOGITS = {"BLOCK": 64, "SPAN": 512, "num_warps": 4, "num_stages": 4}
-SOFTMAX = {"BLOCK": 1024, "num_warps": 8}
+LOGITS = {"BLOCK": 64, "SPAN": 512, "num_warps": 4, "num_stages": 6}
+SOFTMAX = {"BLOCK": 2048, "num_warps": 8}
 
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -210,4 +210,7 @@ def _load_group(
     slots = start + tl.arange(0, BLOCK)
     heads = tl.minimum(tl.arange(0, HEADS), G - 1)
     pointers = base_ptr + heads[:, None].to(tl.int64) * row_length + slots[None, :]
-    return tl.load(pointers, mask=(slots < num_candidates)[None, :], other=float("-inf"))
+    is_candidate = (slots < num_candidates)[None, :]
+    # The padding is no `other` of the load: the running peak would then be a maximum of what was loaded, which triton
+    # 3.6 takes out of the loop although the loop itself needs it (an assertion of its OptimizeThreadLocality).
+    return tl.where(is_candidate, tl.load(pointers, mask=is_candidate, other=0.0), float("-inf"))
