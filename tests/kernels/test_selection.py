@@ -87,3 +87,20 @@ def test_long_rows(device: torch.device, num_pages: int, page_size: int, is_tied
     _assert_same(
         scores, page_size=page_size, k_loc=page_size // 4, num_tokens=num_tokens, free=page_size
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("num_pages", [1, 3, 8, 30])
+@pytest.mark.parametrize("num_protected", [0, 1, 3])
+def test_lengths_that_are_no_multiples(
+    device: torch.device, page_size: int, num_pages: int, num_protected: int
+) -> None:
+    """Threads then hold single tokens of several pages, in other places than those of aligned rows."""
+    num_tokens = num_pages * page_size + 5
+    scores = torch.randn(3, 5, num_tokens - num_protected, device=device)
+    for k_loc in (1, page_size // 2 + 1, page_size - 2, page_size):
+        _assert_same(
+            scores, page_size=page_size, k_loc=k_loc, num_tokens=num_tokens, free=page_size // 2
+        )
