@@ -27,11 +27,9 @@ from growpage.engine.kernels.page_list import page_list
 
 # Launch parameters: tokens that a program has in its registers at a time, warps.
 MOVE = {"CHUNK": 64, "num_warps": 4}
-MAX_WORDS = (
-    32  # 4-byte words of a head that one program moves: 128 bytes, so that all programs fit at once
-)
-SCRATCH_BYTES = 32 << 20  # stays in the L2 cache of a large GPU
-SCRATCH_SPLITS = 16  # programs a row where the order of chunks does not matter
+MAX_WORDS = 64  # 4-byte words of a head that one program moves: 256 bytes, and all programs of 36 layers fit at once
+SCRATCH_BYTES = 128 << 20  # few launches gain more than a scratch that stays in the L2 cache
+SCRATCH_SPLITS = 8  # programs a row where the order of chunks does not matter
 
 
 def move_kept(

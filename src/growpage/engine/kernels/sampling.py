@@ -16,8 +16,8 @@ from triton.language.extra import libdevice
 from growpage.engine import sampler
 from growpage.engine.sampler import Filters
 
-BLOCK, NUM_WARPS = 2048, 4
-NUM_PROGRAMS = 2112  # to fill 132 multiprocessors with 16 programs of 4 warps
+BLOCK, NUM_WARPS = 2048, 8
+NUM_PROGRAMS = 2112  # 132 multiprocessors hold 8 programs of 8 warps: two rounds of them
 
 
 def row_keys(words: Tensor, output_positions: Tensor) -> Tensor:
