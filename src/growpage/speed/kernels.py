@@ -53,7 +53,11 @@ def measure_kernels(*, is_tiny: bool, only: Sequence[str] = ()) -> Iterator[Resu
     shape = TINY if is_tiny else Shape()
     torch.manual_seed(0)
     copy = copy_bandwidth(is_tiny=is_tiny)
-    yield {"name": "copy", "shape": "torch copy between two buffers", "bytes_per_s": copy}
+    yield {
+        "name": "copy",
+        "shape": "between two buffers, the faster of a memcpy and a kernel",
+        "bytes_per_s": copy,
+    }
     with torch.inference_mode():
         for name, bench in BENCHES.items():
             if only and name not in only:
