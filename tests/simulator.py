@@ -252,6 +252,7 @@ class Simulation:
             stored[name].append(cell)
         for chunk in plan.prefills:
             sequence = chunk.sequence
+            assert sequence.is_dense, f"{sequence.request_id}: a chunk over evicted tokens"
             name, start = sequence.request_id, sequence.position
             cells = list(enumerate(tokens[name][: start + chunk.num_tokens]))
             assert self._read(sequence.block_table, start) == cells[:start], (
