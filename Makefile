@@ -1,5 +1,5 @@
 # make run    install into .venv, compare eight capacity policies on the bundled model, draw the figure
-# make study  every policy on 400 problems, and the tables of results/paper/study from them (an hour on two cores)
+# make study  every policy on 400 problems, their tables and figure in results/study (an hour on two cores)
 # make test   install into .venv and run what CI runs
 PYTHON ?= python3
 VENV := .venv

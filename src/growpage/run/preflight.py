@@ -103,8 +103,8 @@ def _check_pool(config: Config) -> None:
         name = "policy" if config.policy.name == "elastic-reserve" else "pool"
         value = "elastic-reserve" if name == "policy" else "elastic"
         raise UsageError(
-            f"{name}={value}: its page pool needs a CUDA GPU and comes with the GPU engine; this "
-            "version has none. policy=fullkv pool=static is the same capacity on a fixed pool."
+            f"{name}={value}: this version has no elastic page pool, on a CUDA GPU neither. "
+            "policy=fullkv pool=static is the same capacity on a fixed pool."
         )
 
 
