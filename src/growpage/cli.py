@@ -31,15 +31,9 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from growpage.budget.registry import POLICIES
 from growpage.cli_errors import CHOICE_GROUPS, USER_ERRORS, explain
-from growpage.config import (
-    GROUPS,
-    Config,
-    resolve,
-    run_directory,
-    to_config,
-    to_dict,
-)
+from growpage.config import GROUPS, Config, resolve, to_config, to_dict
 from growpage.errors import EXIT_FAILED, EXIT_USAGE, UsageError, closest
+from growpage.identity import run_directory
 from growpage.places import CONFIG_FOLDER
 from growpage.store.errors import StoreError
 from growpage.store.sweeps import new_record_folder, write_names

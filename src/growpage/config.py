@@ -1,14 +1,11 @@
-"""The configuration: one dataclass a group, its ranges, who owns a `null`, and what the run hash covers.
+"""The configuration: one dataclass a group, its ranges, and who owns a `null`.
 
 Hydra composes into these classes; after `to_config` the program sees plain dataclasses only.
 """
 
-import json
 import re
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -388,57 +385,7 @@ def _absolute_model(path: str) -> str:
     return str(_absolute("model.path", path)) if is_local else path
 
 
-# ---- the run's name --------------------------------------------------------------------------------
-
-OUTSIDE_HASH = frozenset(
-    {
-        # labels and hints; what they stand for is inside
-        "model.name", "model.needs_gpu", "model.params_b", "model.install",
-        # filled into policy, engine and sampling by `resolve`
-        "model.kv_defaults", "model.card", "bench.max_tokens", "bench.budget_tokens",
-        # a label and a place; the content of a local file is inside (bench.sha256)
-        "bench.name", "bench.path",
-        # graded again from stored samples when it changes (`grader_hash`)
-        "grader",
-        "paths", "stage", "fresh", "dry_run",
-    }
-)  # fmt: skip
-
-
-def config_hash(config: Config) -> str:
-    """8 hex digits over the effective values that change samples or timing, and nothing else."""
-    return _digest(hashed_values(config))
-
-
-def hashed_values(config: Config) -> dict[str, Any]:
-    """What `config_hash` covers; a local file of questions stands there as its SHA-256."""
-    resolved = resolve(config)
-    values = _without(to_dict(resolved), OUTSIDE_HASH)
-    if not is_generated(resolved.bench):  # then it is a check of the source
-        del values["bench"]["num_problems_expected"]
-    if resolved.bench.path is not None:
-        values["bench"]["sha256"] = _file_sha256(resolved.bench.path)
-    return values
-
-
-def grader_hash(config: Config) -> str:
-    """8 hex digits over the grader's settings: stored verdicts with another hash are graded again."""
-    values = to_dict(config)["grader"]
-    del values["num_workers"]
-    return _digest(values)
-
-
-def run_name(config: Config) -> str:
-    """ "<policy>-<bench>-<model>-<hash8>": the name of the run directory, made of [a-z0-9_.-]."""
-    parts = (config.policy.name, config.bench.name, config.model.name, config_hash(config))
-    return "-".join(parts)
-
-
-def run_directory(config: Config) -> Path:
-    """Where the results of this configuration are or will be."""
-    runs = resolve(config).paths.runs
-    assert runs is not None
-    return Path(runs) / run_name(config)
+# ---- how many samples -----------------------------------------------------------------------------
 
 
 def is_generated(bench: BenchConfig) -> bool:
@@ -452,24 +399,3 @@ def num_samples_planned(config: Config) -> int | None:
     known = None if bench.path else bench.num_problems_expected
     counts = [count for count in (bench.limit, known) if count is not None]
     return min(counts) * bench.num_samples if counts else None
-
-
-def _without(values: dict[str, Any], names: frozenset[str], path: str = "") -> dict[str, Any]:
-    return {
-        key: _without(item, names, f"{path}{key}.") if isinstance(item, dict) else item
-        for key, item in values.items()
-        if path + key not in names
-    }
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _file_sha256(path: str) -> str:
-    try:
-        if Path(path).exists() and not Path(path).is_file():  # a device or a pipe may never end
-            raise UsageError(f"bench.path={path}: cannot be read (not a file).")
-        return sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(f"bench.path={path}: cannot be read ({error.strerror}).") from error

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from growpage.config import Config, resolve, run_directory
+from growpage.config import Config, resolve
 from growpage.errors import EXIT_FAILED
+from growpage.identity import run_directory
 from growpage.run.job import run_job
 from growpage.run.preflight import check
 from growpage.run.report import make_console, state_label

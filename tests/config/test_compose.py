@@ -16,15 +16,10 @@ from growpage.budget.scorers.registry import SCORERS
 from growpage.cli import register_schemas
 from growpage.config import (
     GROUPS,
-    OUTSIDE_HASH,
     Config,
-    config_hash,
     from_dict,
-    grader_hash,
-    hashed_values,
     num_samples_planned,
     resolve,
-    run_name,
     to_config,
     to_dict,
 )
@@ -32,6 +27,7 @@ from growpage.engine.config import EngineConfig
 from growpage.errors import UsageError
 from growpage.grade.math import MathGrader
 from growpage.grade.policy import MathPolicy
+from growpage.identity import OUTSIDE_HASH, config_hash, grader_hash, hashed_values, run_name
 from growpage.places import CONFIG_FOLDER
 from growpage.run.build import build_grader
 from growpage.run.preflight import scorer_names

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from growpage.cli import main
-from growpage.config import Config, run_directory
+from growpage.config import Config
 from growpage.errors import UsageError
+from growpage.identity import run_directory
 from growpage.run import job as job_module
 from growpage.store.run_dir import RunDir
 from tests.config.test_cli_errors import run_py

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from growpage.config import Stage, config_hash, resolve, run_directory
+from growpage.config import Stage, resolve
 from growpage.engine.request import FinishReason
 from growpage.errors import UsageError
 from growpage.grade.base import Answer, Verdict
+from growpage.identity import config_hash, run_directory
 from growpage.run.build import Parts, ReadyEngine
 from growpage.run.frozen import freeze, thaw
 from growpage.run.session import Session, Stopped

@@ -15,16 +15,9 @@ from types import FrameType
 
 from rich.console import Console
 
-from growpage.config import (
-    Config,
-    Stage,
-    config_hash,
-    grader_hash,
-    num_samples_planned,
-    resolve,
-    run_directory,
-)
+from growpage.config import Config, Stage, num_samples_planned, resolve
 from growpage.errors import EXIT_FAILED, EXIT_USAGE
+from growpage.identity import config_hash, grader_hash, run_directory
 from growpage.run.frozen import freeze
 from growpage.run.provenance import session_record
 from growpage.run.report import make_console, print_run, state_label

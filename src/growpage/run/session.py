@@ -8,10 +8,11 @@ from typing import Any
 
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark, ProblemSet
-from growpage.config import Config, Stage, config_hash, grader_hash
+from growpage.config import Config, Stage
 from growpage.engine.request import EngineStats
 from growpage.errors import UsageError
 from growpage.grade.base import Grader
+from growpage.identity import config_hash, grader_hash
 from growpage.metrics.serving import SessionTotals
 from growpage.run.build import Parts, ReadyEngine
 from growpage.run.generation import Prompt, make_prompts, sample_row, submit
