@@ -1,6 +1,9 @@
 """Counts and lists what happened to requests' pages. No torch."""
 
+from collections.abc import Callable
+
 from growpage.budget.base import Signals
+from growpage.engine.block_pool import BlockPool
 from growpage.engine.events import CapacityEvent, EventKind
 from growpage.engine.request import CapacityCounters
 from growpage.engine.sequence import Sequence
@@ -23,7 +26,9 @@ _COUNTED: dict[EventKind, tuple[str, ...]] = {
 class EventLog:
     """Per-request counters, their totals, and the events since the last `take`."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: BlockPool, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._clock = clock
         self.totals = CapacityCounters()
         self.step = 0
         self._events: list[CapacityEvent] = []
@@ -46,6 +51,10 @@ class EventLog:
                 position=sequence.position,
                 num_pages_before=num_pages_before,
                 num_pages_after=sequence.num_pages,
+                num_tokens=sequence.num_resident_tokens,
+                num_used_pages=self._pool.num_used,
+                num_cached_pages=self._pool.num_cached,
+                time_s=self._clock(),
                 delta=signals.delta,
                 r_short=signals.r_short,
                 r_long=signals.r_long,

@@ -56,7 +56,7 @@ class Scheduler:
         self.policy = policy
         self.config = config
         self.pool = BlockPool(config.num_pages, enable_prefix_caching=config.enable_prefix_caching)
-        self.log = EventLog()
+        self.log = EventLog(self.pool, clock)
         self.capacity = CapacityControl(policy, self.pool, self.log, config.page_size)
         self.waiting: deque[Sequence] = deque()
         self.preempted: list[Sequence] = []  # by arrival
