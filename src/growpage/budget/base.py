@@ -4,10 +4,11 @@ A policy is a dataclass of hyperparameters and one pure function of the boundary
 shares (warm-up, growth while one page is all there is, fallback) is the scheduler's, not the policy's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from growpage.budget.scorer_settings import ScorerSettings, resolved
 from growpage.errors import require
 
 
@@ -25,23 +26,29 @@ class Signal(str, Enum):
 
 
 class GroupReduce(str, Enum):
+    """Over the query heads of a KV head: what one attention is made of theirs."""
+
     mean = "mean"
     max = "max"
 
 
 class DemandMetric(str, Enum):
-    topp = "topp"
-    entropy = "entropy"
+    topp = "topp"  # size of the working set, Eq. 2
+    entropy = "entropy"  # over its maximum (paper Table 2)
 
 
 class RetentionCandidates(str, Enum):
-    all = "all"
-    exclude_newest = "exclude_newest"
+    """What a compaction may evict."""
+
+    all = "all"  # but the protected tokens
+    exclude_newest = "exclude_newest"  # nothing of the newest page either
 
 
 class SwapSummaries(str, Enum):
-    restore = "restore"
-    reinit = "reinit"
+    """The query summaries of a request that comes back from host memory."""
+
+    restore = "restore"  # as they were
+    reinit = "reinit"  # from its next query on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +126,10 @@ class EvictingPolicy(CapacityPolicy):
     """
 
     scorer: str = "dual_timescale"
+    scorer_settings: ScorerSettings = field(default_factory=ScorerSettings)  # None: its recipe's
     initial_pages: int | None = None  # P0; paper-like default 8
     num_protected_tokens: int = 16  # R
-    k_loc: int | None = None  # tokens a historical page keeps at least; None: a quarter of a page
+    k_loc: int | None = None  # tokens a historical page keeps at least; None: a quarter of a page, with foreign scorers 0
     beta_short: float = 0.9
     beta_long: float | None = None  # paper: 0.999
     ema_bias_correction: bool | None = None  # paper: no
@@ -131,6 +139,9 @@ class EvictingPolicy(CapacityPolicy):
 
     def __post_init__(self) -> None:
         CapacityPolicy.__post_init__(self)
+        self.scorer_settings = resolved(self.scorer, self.scorer_settings)
+        if self.scorer != "dual_timescale" and self.k_loc is None:
+            self.k_loc = 0  # the block-local quota is Eq. 10's; no other method has one
         require(
             self.initial_pages is None or self.initial_pages >= 1,
             "policy.initial_pages",
