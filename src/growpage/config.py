@@ -190,6 +190,7 @@ class Config:
     stage: Stage = Stage.all
     fresh: bool = False  # start over where a run directory exists
     dry_run: bool = False  # show the configuration and the plan, start nothing
+    trace: bool = False  # a row a step in events.jsonl; timeline.json and pages.png from them
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, "seed", self.seed, "in 0..2^63-1")

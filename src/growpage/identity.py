@@ -18,7 +18,7 @@ OUTSIDE_HASH = frozenset(
         "bench.name", "bench.path",
         # graded again from stored samples when it changes (`grader_hash`)
         "grader",
-        "paths", "stage", "fresh", "dry_run",
+        "paths", "stage", "fresh", "trace", "dry_run",
     }
 )  # fmt: skip
 

@@ -300,7 +300,7 @@ OUTSIDE = {
     "bench.name", "bench.path", "bench.max_tokens", "bench.budget_tokens",
     "grader.name", "grader.timeout_s", "grader.memory_gib", "grader.num_workers",
     "grader.whole_output", *(f"grader.policy.{item.name}" for item in fields(MathPolicy)),
-    "paths.runs", "stage", "fresh", "dry_run",
+    "paths.runs", "stage", "fresh", "trace", "dry_run",
 }  # fmt: skip
 
 
@@ -328,7 +328,14 @@ def test_what_changes_results_changes_the_hash(override: str) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["paths.runs=/elsewhere", "stage=grade", "fresh=true", "dry_run=true", "grader.timeout_s=3"],
+    [
+        "paths.runs=/elsewhere",
+        "stage=grade",
+        "fresh=true",
+        "trace=true",
+        "dry_run=true",
+        "grader.timeout_s=3",
+    ],
 )
 def test_what_does_not_leaves_the_hash(override: str) -> None:
     assert config_hash(config_of(override)) == config_hash(config_of())

@@ -105,6 +105,23 @@ def test_samples_that_exist_are_never_submitted_again(tmp_path: Path) -> None:
     assert len(stored) + len(submitted) == 18
 
 
+def test_a_traced_run_leaves_a_timeline_with_its_steps(tmp_path: Path) -> None:
+    run = prepare(tmp_path, trace=True)
+    work(run)
+    events = json.loads(run.timeline.read_text())["traceEvents"]
+    steps = [event for event in events if event["name"] == "step"]
+    assert len(steps) == max(event["args"]["step"] for event in steps) > 1
+    assert run.pages_plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_timeline_of_a_complete_run_needs_no_engine(tmp_path: Path) -> None:
+    work(prepare(tmp_path))
+    run = prepare(tmp_path, trace=True)
+    work(run, replace(make_parts(), build_engine=no_engine))
+    assert run.timeline.is_file()
+    assert run.is_complete
+
+
 def test_samples_of_one_problem_differ_and_have_their_own_seeds(tmp_path: Path) -> None:
     run = prepare(tmp_path)
     work(run)

@@ -96,6 +96,8 @@ class _Job:
         except StoreError as error:
             self._say(f"made anew from the samples: {error}")
             return False
+        if self._config.trace and not run_dir.timeline.is_file():
+            return False
         is_graded = metrics.get("grader_hash") == grader_hash(self._config)
         return is_graded or self._config.stage is Stage.generate
 

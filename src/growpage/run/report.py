@@ -23,7 +23,7 @@ _LABEL_WIDTH, _RUN_WIDTH = 26, 19
 _PLAIN_WIDTH = 140  # columns where there is no terminal to ask
 
 _NAMED_GROUPS = ("policy", "bench", "model")
-_WITHOUT_EFFECT = frozenset({"paths", "stage", "fresh", "dry_run"})
+_WITHOUT_EFFECT = frozenset({"paths", "stage", "fresh", "trace", "dry_run"})
 
 Metrics = Mapping[str, Any]
 

@@ -9,11 +9,12 @@ from typing import Any
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark, ProblemSet
 from growpage.config import Config, Stage
-from growpage.engine.request import EngineStats
+from growpage.engine.request import EngineStats, RequestOutput
 from growpage.errors import UsageError
 from growpage.grade.base import Grader
 from growpage.identity import config_hash, grader_hash
 from growpage.metrics.serving import SessionTotals
+from growpage.paper.timeline import read_timeline, write_chrome_trace, write_pages_plot
 from growpage.run.build import Parts, ReadyEngine
 from growpage.run.generation import Prompt, make_prompts, sample_row, submit
 from growpage.run.grading import BATCH_SIZE, grade_answers, to_answer, verdict_row
@@ -64,6 +65,7 @@ class Session:
         self._hash = config_hash(config)
         self._grader_hash = grader_hash(config)
         self._console = make_console(is_error=True)
+        self._steps: list[dict[str, Any]] = []  # rows of trace=true, not yet written
 
     def run(self) -> None:
         """Raises UsageError, StoreError, Stopped, or whatever engine and grader raise."""
@@ -77,6 +79,7 @@ class Session:
             items = self._plan(problem_set)
             self._log_event("session_started", num_planned=len(items))
             self._make_samples(benchmark, items)
+            self._draw_trace()
             if self._config.stage is Stage.generate:
                 return
             self._grade(items)
@@ -143,7 +146,7 @@ class Session:
                     self._log_engine(backend, started)
                     raise Stopped
                 rows = []
-                for output in backend.step():
+                for output in self._step(backend, started):
                     item = by_id.pop(output.request_id)
                     text = output.text or engine.tokenizer.decode(output.token_ids)
                     rows.append(
@@ -167,6 +170,30 @@ class Session:
                     self._log_engine(backend, started)
         self._log_engine(backend, started)
         assert not by_id, f"the engine lost {sorted(by_id)[:3]}"
+
+    def _step(self, backend: Backend, started: float) -> list[RequestOutput]:
+        """One step of the engine; with trace=true a row in events.jsonl says when and with whom."""
+        if not self._config.trace:
+            return backend.step()
+        before = time.perf_counter()
+        outputs = backend.step()
+        after, stats = time.perf_counter(), backend.stats()
+        self._steps.append(
+            {
+                "session": self._session,
+                "kind": "step",
+                "step": stats.num_steps,
+                "time_s": round(before - started, 6),
+                "duration_s": round(after - before, 6),
+                "num_running": stats.num_running,
+                "num_waiting": stats.num_waiting,
+                "num_preempted": stats.num_preempted,
+                "num_used_pages": stats.num_used_pages,
+                "num_cached_pages": stats.num_cached_pages,
+                "num_output_tokens": stats.num_output_tokens,
+            }
+        )
+        return outputs
 
     # ---- verdicts --------------------------------------------------------------------------------
 
@@ -239,6 +266,14 @@ class Session:
         write_json(self._dir.metrics, metrics)
         self._dir.mark_done(len(frame))
 
+    def _draw_trace(self) -> None:
+        if not self._config.trace:
+            return
+        timeline = read_timeline(read_records(self._dir.events, EVENT_SHAPE))
+        write_chrome_trace(timeline, self._dir.timeline)
+        write_pages_plot(timeline, self._dir.pages_plot)
+        self._say(f"timeline: {self._dir.timeline} (https://ui.perfetto.dev opens it)")
+
     def _cut_half_lines(self) -> None:
         for path in (self._dir.samples, self._dir.verdicts, self._dir.events):
             if num_bytes := cut_half_line(path):
@@ -267,8 +302,12 @@ class Session:
 
     def _log_engine(self, backend: Backend, started: float) -> None:
         """Capacity events since the last call, then the totals of this session so far."""
-        events = [event.as_dict() for event in backend.take_events()]
-        self._events.append(*({"session": self._session, **event} for event in events))
+        events = [{"session": self._session, **e.as_dict()} for e in backend.take_events()]
+        for event in events:
+            if "time_s" in event:
+                event["time_s"] = round(event["time_s"] - started, 6)
+        self._events.append(*events, *self._steps)
+        self._steps.clear()
         totals = session_totals(backend.stats(), time.perf_counter() - started)
         self._log_event("stats", totals=totals)
 

@@ -33,6 +33,8 @@ class RunDir:
         self.log = path / "run.log"
         self.parquet = path / "samples.parquet"
         self.metrics = path / "metrics.json"
+        self.timeline = path / "timeline.json"
+        self.pages_plot = path / "pages.png"
         self.done = path / "DONE"
         self._replaced = path / ".replaced"
 
