@@ -72,6 +72,14 @@ MISTAKES = {  # arguments, what the one line must say
     ),
     "family": ("bench.family=gsm8", "bench.family=gsm8 Known: gsm8k?"),
     "scorer": ("policy.scorer=dual_time", "policy.scorer=dual_time dual_timescale?"),
+    "scorer's setting": (
+        "policy.scorer_settings.num_sinks=2",
+        "policy.scorer_settings.num_sinks=2 no effect policy.scorer=dual_timescale",
+    ),
+    "scorer's range": (
+        "policy.scorer=streaming_llm policy.scorer_settings.num_sinks=-1",
+        "policy.scorer_settings.num_sinks=-1 0..4096",
+    ),
     "file": ("bench=gsm8k model=smollm2_135m bench.path=no.jsonl", "bench.path= no.jsonl"),
     "no effect": ("bench.path=run.py", "bench.path= no effect"),
     "card": ("sampling=card model=local model.path=a/b", "sampling.temperature model.card null"),

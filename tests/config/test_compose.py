@@ -12,6 +12,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from growpage.budget.registry import POLICIES
+from growpage.budget.scorer_settings import ScorerSettings
 from growpage.budget.scorers.registry import SCORERS
 from growpage.cli import register_schemas
 from growpage.config import (
@@ -280,6 +281,7 @@ POLICY_FIELDS = {f"policy.{item.name}" for cls in POLICIES.values() for item in 
 ENGINE_FIELDS = {f"engine.{item.name}" for item in fields(EngineConfig)}
 INSIDE = {
     *POLICY_FIELDS,
+    *(f"policy.scorer_settings.{item.name}" for item in fields(ScorerSettings)),
     *ENGINE_FIELDS,
     "model.path", "model.revision", "model.load_format", "model.dtype", "model.enable_thinking",
     "bench.family", "bench.hub_id", "bench.hub_config", "bench.split", "bench.revision",

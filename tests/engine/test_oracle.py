@@ -43,6 +43,10 @@ POLICIES = {
         initial_pages=4, min_pages=2, num_protected_tokens=3, shrink_threshold=-0.0001
     ),
     "coverage": lambda b: Coverage(initial_pages=2, num_protected_tokens=3, epsilon=0.2),
+    # One row a scorer.
+    "streaming_llm": lambda b: Random(
+        initial_pages=2, num_protected_tokens=3, scorer="streaming_llm"
+    ),
 }
 HEADS = {1: 2, 2: 4, 4: 8}  # GQA ratio → query heads over two KV heads
 

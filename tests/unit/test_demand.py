@@ -76,8 +76,10 @@ def test_query_heads_vote_for_their_own_kv_head() -> None:
             logits=logits,
             num_candidates=7,
             group_reduce=GroupReduce.mean,
+            page_size=4,
+            softmax_scale=1.0,
         )
-    )
+    ).scores
     assert int(scores[0, 1].argmax()) == 5
     assert scores[0, 0].unique().numel() == 1
 

@@ -129,7 +129,7 @@ class EvictingPolicy(CapacityPolicy):
     scorer_settings: ScorerSettings = field(default_factory=ScorerSettings)  # None: its recipe's
     initial_pages: int | None = None  # P0; paper-like default 8
     num_protected_tokens: int = 16  # R
-    k_loc: int | None = None  # tokens a historical page keeps at least; None: a quarter of a page, with foreign scorers 0
+    k_loc: int | None = None  # tokens a page keeps at least; None: a quarter of it, or by recipe
     beta_short: float = 0.9
     beta_long: float | None = None  # paper: 0.999
     ema_bias_correction: bool | None = None  # paper: no

@@ -19,7 +19,6 @@ from growpage.engine.plan import Compaction
 from growpage.engine.query_state import QuerySummaries
 from growpage.engine.sequence import Sequence
 from growpage.engine.stage_times import Stage, StageTimes
-from growpage.errors import unknown
 
 Rotate = Callable[[Tensor, Tensor], Tensor]
 
@@ -80,8 +79,6 @@ class Compactor:
         profile: bool = False,
     ) -> None:
         """rotate: the model's RoPE, (x [T, Hq, d], positions [T]) → x rotated."""
-        if policy.scorer not in SCORERS:
-            raise unknown("policy.scorer", policy.scorer, SCORERS)
         self.listener: Callable[[CompactionRecord], None] | None = None
         self.ops = budget_ops(cache.data.device)
         self.times = StageTimes(cache.data.device, is_enabled=profile)
@@ -205,8 +202,11 @@ class Compactor:
                 logits=view.logits,
                 num_candidates=num_candidates,
                 group_reduce=reduce,
+                page_size=self._cache.page_size,
+                softmax_scale=self._scale,
+                settings=self._policy.scorer_settings,
             )
-        )
+        ).scores
 
     def _num_candidates(self, view: _View) -> int:
         return view.num_tokens - self._policy.num_kept_newest(self._cache.page_size)

@@ -1,11 +1,12 @@
 """What a scorer sees and returns."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from growpage.budget.base import GroupReduce
+from growpage.budget.scorer_settings import ScorerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class ScoringInput:
 
     keys, values: [L, n, H, d], keys after RoPE; logits: [2, L, H, G, n], scaled scores of the short and the long
     summary at the current position. The first `num_candidates` tokens compete, the others are protected.
+    `settings` are resolved: what this scorer reads is not None.
     """
 
     keys: Tensor
@@ -21,10 +23,18 @@ class ScoringInput:
     logits: Tensor
     num_candidates: int
     group_reduce: GroupReduce
+    page_size: int
+    softmax_scale: float
+    settings: ScorerSettings = field(default_factory=ScorerSettings)
+
+
+class Scored(NamedTuple):
+    """scores: [L, H, num_candidates] fp32, finite; higher stays."""
+
+    scores: Tensor
 
 
 class Scorer(Protocol):
     """A pure function of its input."""
 
-    def __call__(self, inputs: ScoringInput) -> Tensor:
-        """[L, H, num_candidates] fp32, finite; higher stays."""
+    def __call__(self, inputs: ScoringInput) -> Scored: ...

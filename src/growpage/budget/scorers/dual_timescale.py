@@ -4,12 +4,14 @@ from torch import Tensor
 
 from growpage.budget.base import GroupReduce
 from growpage.budget.demand import group_attention
-from growpage.budget.scorers.base import ScoringInput
+from growpage.budget.scorers.base import Scored, ScoringInput
 
 
-def dual_timescale(inputs: ScoringInput) -> Tensor:
-    """max(a_S, a_L) over the historical candidates: [L, H, num_candidates]."""
-    return larger_attention(inputs.logits[..., : inputs.num_candidates], inputs.group_reduce)
+def dual_timescale(inputs: ScoringInput) -> Scored:
+    """max(a_S, a_L) over the historical candidates."""
+    return Scored(
+        larger_attention(inputs.logits[..., : inputs.num_candidates], inputs.group_reduce)
+    )
 
 
 def larger_attention(logits: Tensor, reduce: GroupReduce) -> Tensor:
