@@ -22,7 +22,7 @@ from growpage.budget.registry import POLICIES
 from growpage.engine.config import CPU_PAGE_SIZE, GPU_PAGE_SIZE, EngineConfig
 from growpage.engine.request import SamplingParams
 from growpage.errors import UsageError, closest, require, unknown
-from growpage.grade.policy import MathPolicy
+from growpage.grade.policy import CodePolicy, MathPolicy
 
 T = TypeVar("T")
 
@@ -154,6 +154,7 @@ class GraderConfig:
     num_workers: int = 1
     whole_output: bool = True  # also math-verify on the full text, as a second number
     policy: MathPolicy = field(default_factory=MathPolicy)  # of grader=math
+    code: CodePolicy = field(default_factory=CodePolicy)  # of grader=code
 
     def __post_init__(self) -> None:
         require(0.0 < self.timeout_s <= 3600.0, "grader.timeout_s", self.timeout_s, "in (0, 3600]")
@@ -189,8 +190,8 @@ class Config:
     seed: int = 0  # base of every request's seed
     stage: Stage = Stage.all
     fresh: bool = False  # start over where a run directory exists
-    dry_run: bool = False  # show the configuration and the plan, start nothing
     trace: bool = False  # a row a step in events.jsonl; timeline.json and pages.png from them
+    dry_run: bool = False  # show the configuration and the plan, start nothing
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, "seed", self.seed, "in 0..2^63-1")

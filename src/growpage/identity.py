@@ -43,6 +43,8 @@ def grader_hash(config: Config) -> str:
     """8 hex digits over the grader's settings: stored verdicts with another hash are graded again."""
     values = to_dict(config)["grader"]
     del values["num_workers"]
+    if config.grader.name != "code":  # it came later, and has no part in the other graders
+        del values["code"]
     return _digest(values)
 
 

@@ -301,7 +301,8 @@ OUTSIDE = {
     "model.card.temperature", "model.card.top_p", "model.card.top_k", "model.card.min_p",
     "bench.name", "bench.path", "bench.max_tokens", "bench.budget_tokens",
     "grader.name", "grader.timeout_s", "grader.memory_gib", "grader.num_workers",
-    "grader.whole_output", *(f"grader.policy.{item.name}" for item in fields(MathPolicy)),
+    "grader.whole_output", "grader.code.extract", "grader.code.compare",
+    *(f"grader.policy.{item.name}" for item in fields(MathPolicy)),
     "paths.runs", "stage", "fresh", "trace", "dry_run",
 }  # fmt: skip
 

@@ -67,6 +67,19 @@ def read_hub(source: HubSource) -> tuple[list[Row], str]:
     return rows, source.revision or _commit(dataset)
 
 
+def read_hub_records(
+    source: HubSource, columns: tuple[str, ...]
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a split as they are, and their commit. Raises `UsageError` unless it has `columns`."""
+    dataset = _load(source)
+    if absent := [name for name in columns if name not in dataset.column_names]:
+        raise UsageError(
+            f"bench.hub_id={source.hub_id}: has no column {', '.join(absent)} (found: "
+            f"{', '.join(dataset.column_names)}). {_WAY_OUT}"
+        )
+    return [dict(record) for record in dataset], source.revision or _commit(dataset)
+
+
 _WAY_OUT = (
     "Without the hub: bench.path=FILE, one JSON object a line with question, answer and perhaps id."
 )

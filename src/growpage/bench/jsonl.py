@@ -36,6 +36,18 @@ def read_rows(path: str) -> list[Row]:
     return rows
 
 
+def read_objects(path: str) -> list[tuple[str, dict[str, object]]]:
+    """(place, JSON object) of every line that is not blank; numbers are numbers. Raises `UsageError`."""
+    objects = []
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            objects.append((place, _parse(line, place, are_numbers_text=False)))
+    if not objects:
+        raise UsageError(f"bench.path={path}: no problems in this file. It needs one a line.")
+    return objects
+
+
 def _read_text(path: str) -> str:
     try:
         content = Path(path).read_bytes()
@@ -70,11 +82,12 @@ def _row(line: str, place: str) -> Row:
     )
 
 
-def _parse(line: str, place: str) -> dict[str, object]:
+def _parse(line: str, place: str, *, are_numbers_text: bool = True) -> dict[str, object]:
+    number = str if are_numbers_text else None
     try:
-        record = json.loads(line, parse_int=str, parse_float=str)
-    except (json.JSONDecodeError, RecursionError) as error:
-        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        record = json.loads(line, parse_int=number, parse_float=number)
+    except (ValueError, RecursionError) as error:  # ValueError: also of a number without end
+        what = "nested too deeply" if isinstance(error, RecursionError) else _what(error)
         raise UsageError(
             f"{place}: not valid JSON ({what}). Each line must be one JSON object."
         ) from None
@@ -84,6 +97,10 @@ def _parse(line: str, place: str) -> dict[str, object]:
             f'{place}: a JSON {kind}, not an object. Write {{"question": ..., "answer": ...}}.'
         )
     return record
+
+
+def _what(error: ValueError) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _text(record: dict[str, object], column: str, place: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from growpage.bench.arithmetic import Arithmetic
 from growpage.bench.base import Benchmark
+from growpage.bench.livecodebench import LiveCodeBench
 from growpage.bench.math_datasets import Aime24, Amc23, Gsm8k, Math500
 from growpage.bench.sequences.benchmark import Sequences
 from growpage.bench.spec import BenchmarkSpec
@@ -14,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[BenchmarkSpec], Benchmark]] = {
     "math500": Math500,
     "amc23": Amc23,
     "aime24": Aime24,
+    "livecodebench": LiveCodeBench,
     "arithmetic": Arithmetic,
     "sequences": Sequences,
 }

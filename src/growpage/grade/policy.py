@@ -7,8 +7,9 @@ they are false; the others change the comparison itself.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from growpage.errors import require
+from growpage.errors import require, unknown
 
 MARK_FLAGS = tuple(
     f"{mark}_{change}"
@@ -45,12 +46,36 @@ class MathPolicy:
 
     def sha8(self) -> str:
         """Eight hex digits that change with any decision."""
-        content = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:8]
+        return _sha8(asdict(self))
 
     def refused(self, flag: str) -> bool:
         """Whether an acceptance under this flag is not allowed."""
         return not getattr(self, _FIELD_OF_FLAG[flag]) if flag in _FIELD_OF_FLAG else False
+
+
+@dataclass(slots=True, kw_only=True)
+class CodePolicy:
+    """How programs are found and compared (docs/graders.md §7)."""
+
+    extract: str = (
+        "final"  # the last complete block behind the reasoning; "lcb": between the last fences
+    )
+    compare: str = (
+        "strict"  # JSON types are exact; "lcb": 1 and true are the same, as in LiveCodeBench
+    )
+
+    def __post_init__(self) -> None:
+        for name, known in (("extract", ("final", "lcb")), ("compare", ("strict", "lcb"))):
+            if getattr(self, name) not in known:
+                raise unknown(f"grader.code.{name}", getattr(self, name), known)
+
+    def sha8(self) -> str:
+        """Eight hex digits that change with any decision."""
+        return _sha8(asdict(self))
+
+
+def _sha8(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 _FIELD_OF_FLAG = {

@@ -5,8 +5,9 @@ from typing import Protocol
 
 from growpage.errors import require, unknown
 from growpage.grade.base import Grader
+from growpage.grade.code import CodeGrader
 from growpage.grade.math import MathGrader
-from growpage.grade.policy import MathPolicy
+from growpage.grade.policy import CodePolicy, MathPolicy
 from growpage.grade.sequences import SequencesGrader
 
 
@@ -32,6 +33,10 @@ class GraderSpec(Protocol):
     def policy(self) -> MathPolicy:
         """What counts as the same answer."""
 
+    @property
+    def code(self) -> CodePolicy:
+        """How programs are found and compared."""
+
 
 def make_grader(name: str, config: GraderSpec) -> Grader:
     """The grader called `name`. Raises `UsageError` for an unknown name or a value out of range."""
@@ -53,6 +58,15 @@ def _math(config: GraderSpec) -> MathGrader:
     )
 
 
+def _code(config: GraderSpec) -> CodeGrader:
+    return CodeGrader(
+        policy=config.code,
+        timeout_s=config.timeout_s,
+        memory_gib=config.memory_gib,
+        num_workers=config.num_workers,
+    )
+
+
 def _sequences(_config: GraderSpec) -> SequencesGrader:
     """Exact text: it needs no worker and has no settings."""
     return SequencesGrader()
@@ -60,5 +74,6 @@ def _sequences(_config: GraderSpec) -> SequencesGrader:
 
 GRADERS: dict[str, Callable[[GraderSpec], Grader]] = {
     "math": _math,
+    "code": _code,
     "sequences": _sequences,
 }

@@ -25,7 +25,7 @@ from growpage.config import (
 )
 from growpage.engine.config import Admission, PreemptMode
 from growpage.errors import UsageError, require, unknown
-from growpage.grade.policy import MathPolicy
+from growpage.grade.policy import CodePolicy, MathPolicy
 from growpage.grade.registry import GRADERS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -85,7 +85,12 @@ def _check_bench(bench: BenchConfig) -> None:
 
 
 def _check_grader(grader: GraderConfig) -> None:
-    """Only grader=math has a policy."""
+    """Only grader=math has a policy, and only grader=code finds programs."""
+    if grader.name != "code" and grader.code != CodePolicy():
+        raise UsageError(
+            f"grader.code: no effect, since grader={grader.name} runs no programs. Leave it out, or "
+            "choose grader=code."
+        )
     if grader.name == "math":
         return
     usual = MathPolicy()
