@@ -196,12 +196,15 @@ class Simulation:
         num_new = self.scheduler.max_new_tokens(request)
         num_tokens = len(request.prompt_token_ids) + num_new
         chunk = config.max_num_batched_tokens - config.max_num_seqs + 1
-        return -(-num_tokens // chunk) + num_new + num_new // config.page_size + 5
+        num_sat_out = 2 * (num_new // config.page_size + 1)  # measured, then compacting
+        return -(-num_tokens // chunk) + num_new + num_sat_out + 4
 
     def _check_plan(self, plan: Plan) -> None:
         scheduler, config = self.scheduler, self.scheduler.config
         if plan.is_empty:
-            assert plan.num_measured or not scheduler.running, "a step that does nothing"
+            assert plan.num_measured or plan.num_compacting or not scheduler.running, (
+                "a step that does nothing"
+            )
             queue = scheduler.preempted or scheduler.waiting
             assert plan.num_measured or not queue, "nobody runs, somebody waits"
         assert len(scheduler.running) <= config.max_num_seqs
@@ -233,12 +236,10 @@ class Simulation:
             name = out.sequence.request_id
             self._parked[name] = self._read(out.pages, len(stored[name]))
             assert self._parked[name] == stored[name], f"{name} was swapped out damaged"
-        for compaction in plan.compactions:
-            name = compaction.sequence.request_id
-            cells = self._read(compaction.source_pages, compaction.num_tokens)
-            assert cells == stored[name], f"{name} compacts pages that are not its own"
-            stored[name] = kept = self._keep(cells, compaction.num_retained)
-            self._write(compaction.target_pages, 0, kept)
+        # Beside the step a compaction may run before all else or after it, and must give the same.
+        is_late = self.scheduler.config.async_compaction and self.rng.random() < 0.5
+        if not is_late:
+            self._compact(plan)
         for back in plan.swap_ins:
             name = back.sequence.request_id
             stored[name] = self._parked.pop(name)
@@ -260,7 +261,17 @@ class Simulation:
             )
             self._write(sequence.block_table, start, cells[start:])
             stored[name] = cells
+        if is_late:
+            self._compact(plan)
         return [self._draw(sequence) for sequence in plan.sampled]
+
+    def _compact(self, plan: Plan) -> None:
+        for compaction in plan.compactions:
+            name = compaction.sequence.request_id
+            cells = self._read(compaction.source_pages, compaction.num_tokens)
+            assert cells == self._stored[name], f"{name} compacts pages that are not its own"
+            self._stored[name] = kept = self._keep(cells, compaction.num_retained)
+            self._write(compaction.target_pages, 0, kept)
 
     def _check_stored(self, sequence: Running) -> None:
         cells = self._read(sequence.block_table, sequence.num_resident_tokens)
@@ -354,6 +365,7 @@ def random_config(rng: Random) -> SchedulerConfig:
         admission=rng.choice([Admission.prompt, *Admission]),
         preempt_mode=rng.choice(list(PreemptMode)),
         enable_prefix_caching=rng.random() < 0.8,
+        async_compaction=rng.random() < 0.4,
         eos_token_ids=frozenset({EOS}),
     )
 

@@ -46,6 +46,7 @@ class Schedules(RuleBasedStateMachine):
         admission=st.sampled_from(Admission),
         preempt_mode=st.sampled_from(PreemptMode),
         caching=st.booleans(),
+        beside=st.booleans(),
         is_async=st.booleans(),
     )
     def start(
@@ -58,6 +59,7 @@ class Schedules(RuleBasedStateMachine):
         admission: Admission,
         preempt_mode: PreemptMode,
         caching: bool,
+        beside: bool,
         is_async: bool,
     ) -> None:
         config = SchedulerConfig(
@@ -70,6 +72,7 @@ class Schedules(RuleBasedStateMachine):
             admission=admission,
             preempt_mode=preempt_mode,
             enable_prefix_caching=caching,
+            async_compaction=beside,
             eos_token_ids=frozenset({EOS}),
         )
         rng = Random(policy_seed)

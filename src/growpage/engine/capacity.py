@@ -18,8 +18,15 @@ class CapacityControl:
     """Turns decisions into pages. `try_` methods change nothing when they return False."""
 
     def __init__(
-        self, policy: CapacityPolicy, pool: BlockPool, log: EventLog, page_size: int
+        self,
+        policy: CapacityPolicy,
+        pool: BlockPool,
+        log: EventLog,
+        page_size: int,
+        *,
+        is_async: bool = False,
     ) -> None:
+        """is_async: compactions run beside their step, so that the pages they leave come back when it is over."""
         self.policy = policy
         self.warmup_pages = policy.warmup_pages(page_size)
         self.max_pages = policy.max_pages(page_size)
@@ -29,6 +36,8 @@ class CapacityControl:
         self._num_protected = (
             policy.num_kept_newest(page_size) if isinstance(policy, EvictingPolicy) else 0
         )
+        self.parked: list[int] = []  # left by compactions that may still read them
+        self._is_async = is_async
         self._num_held_back = 0  # pages that this step's compactions of shared pages still need
 
     def is_asked(self, sequence: Sequence) -> bool:
@@ -88,6 +97,11 @@ class CapacityControl:
         """Remember that a request has held P0 pages once; shrinking does not undo it."""
         if self.warmup_pages is not None and sequence.num_pages >= self.warmup_pages:
             sequence.has_warmed_up = True
+
+    def release_parked(self) -> None:
+        """The step is over, and with it its compactions."""
+        self._pool.release(self.parked)
+        self.parked.clear()
 
     def drop_reservation(self, sequence: Sequence) -> None:
         self._pool.unreserve(sequence.num_reserved_pages)
@@ -165,7 +179,11 @@ class CapacityControl:
         ]
         for page in targets:
             self._pool.forget(page)
-        self._pool.release(page for page in sources if page not in targets)
+        left = [page for page in sources if page not in targets]
+        if self._is_async:
+            self.parked += left
+        else:
+            self._pool.release(left)
         return targets
 
     def _record(self, sequence: Sequence, kind: EventKind, num_pages_before: int) -> None:

@@ -60,6 +60,7 @@ class EngineConfig:
     attention_backend: str = "auto"  # auto | triton | torch; auto: triton on a GPU that can run it
     enforce_eager: bool = False  # no CUDA graphs
     async_scheduling: bool | None = None  # prepare a step while the last runs; None: on a GPU
+    async_compaction: bool = False  # compact beside the step, which the request sits out
     num_threads: int | None = None  # torch CPU threads; None: all cores
     profile_capacity_events: bool = False  # time the stages of capacity events (paper Figure 8)
 

@@ -8,6 +8,7 @@ import torch
 
 from growpage.budget.base import PAPER_BETA_LONG, CapacityPolicy, EvictingPolicy, Signals
 from growpage.engine import memory
+from growpage.engine.aside import CompactionLane
 from growpage.engine.compaction import Compactor, Measurement
 from growpage.engine.config import CPU_PAGE_SIZE, GPU_PAGE_SIZE, EngineConfig, PreemptMode
 from growpage.engine.events import CapacityEvent
@@ -79,6 +80,7 @@ class Engine:
             self._make_swap_space(),
             self._last_tokens,
             compactor=self._compactor,
+            lane=self._make_lane(),
             graphs=self._graphs,
         )
         self.scheduler = Scheduler(policy, self._scheduler_config())
@@ -186,7 +188,7 @@ class Engine:
             "attention": self._forward.attention,
             "cuda_graphs": self._graphs is not None,
             "async_scheduling": self._is_async,
-            "async_compaction": False,
+            "async_compaction": self.config.async_compaction and self._compactor is not None,
             "capacity_ops": self._compactor.ops.name if self._compactor else None,
             "capacity_stages": {k: asdict(v) for k, v in self.stats().stage_times.items()},
             "page_size": self.page_size,
@@ -303,6 +305,11 @@ class Engine:
             device=self.device,
         )
 
+    def _make_lane(self) -> CompactionLane | None:
+        if self._compactor is None or not self.config.async_compaction:
+            return None
+        return CompactionLane(self._compactor, self.device)
+
     def _make_swap_space(self) -> SwapSpace:
         """On a GPU its memory is pinned at once, but not more than the pool could ever fill."""
         num_reserved = 0
@@ -398,6 +405,7 @@ class Engine:
             num_swap_pages=self._num_swap_pages(),
             admission=config.admission,
             preempt_mode=config.preempt_mode,
+            async_compaction=config.async_compaction,
             enable_prefix_caching=config.enable_prefix_caching,
             eos_token_ids=frozenset(self._eos_token_ids()),
         )
@@ -440,5 +448,6 @@ class Engine:
     def _count_plan(self, plan: Plan) -> None:
         self._stats.num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
         if plan.decodes:
+            num_waiting = plan.num_measured + plan.num_compacting
             self._num_decode_steps += 1
-            self._num_resident_steps += len(plan.decodes) + len(plan.prefills) + plan.num_measured
+            self._num_resident_steps += len(plan.decodes) + len(plan.prefills) + num_waiting

@@ -54,7 +54,8 @@ class Plan:
     """`sampled` lists whose token comes out, in this order: the decodes, then the prompts completed.
 
     `capacities` and `residents` are tokens of pages and tokens stored of each decode, noted when the plan ran.
-    `num_measured` running requests sit this step out, since their signals are on their way.
+    `num_measured` running requests sit this step out, since their signals are on their way, and `num_compacting`
+    others, since their compaction runs beside it.
     """
 
     swap_outs: list[SwapOut] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Plan:
     capacities: list[int] = field(default_factory=list)
     residents: list[int] = field(default_factory=list)
     num_measured: int = 0
+    num_compacting: int = 0
 
     @property
     def is_empty(self) -> bool:

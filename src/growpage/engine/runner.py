@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from growpage.engine.aside import CompactionLane
 from growpage.engine.compaction import Compactor
 from growpage.engine.forward import Forward
 from growpage.engine.inputs import Batch, BatchMaker
@@ -43,6 +44,7 @@ class ModelRunner:
         last_tokens: Tensor,
         *,
         compactor: Compactor | None = None,
+        lane: CompactionLane | None = None,
         graphs: "DecodeGraphs | None" = None,
     ) -> None:
         """last_tokens: [max_num_seqs] int32, on the device: the token sampled last in each query slot."""
@@ -51,6 +53,7 @@ class ModelRunner:
         self._last_tokens = last_tokens
         self._swap = swap
         self._compactor = compactor
+        self._lane = lane
         self._graphs = graphs
         self._device = last_tokens.device
         self._arrivals: list[tuple[Tensor, torch.cuda.Event]] = []
@@ -61,13 +64,19 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
-        """Start all that the plan says, in the order of its fields."""
+        """Start all that the plan says, in the order of its fields; with a lane, compactions beside what follows."""
         for swap_out in plan.swap_outs:
             pages, slot = swap_out.pages, swap_out.query_slot
             self._swap.put(swap_out.sequence.request_id, pages, slot)
+        if self._lane is not None:
+            with self._lane.beside(plan.compactions):
+                return self._launch_rest(plan)
         for compaction in plan.compactions:
             assert self._compactor is not None
             self._compactor.compact(compaction)
+        return self._launch_rest(plan)
+
+    def _launch_rest(self, plan: Plan) -> Launched:
         for swap_in in plan.swap_ins:
             self._swap.get(swap_in.sequence.request_id, swap_in.pages, swap_in.query_slot)
         if not plan.decodes and not plan.prefills:

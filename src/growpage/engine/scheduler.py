@@ -37,6 +37,7 @@ class SchedulerConfig:
     admission: Admission = Admission.auto
     preempt_mode: PreemptMode = PreemptMode.swap
     enable_prefix_caching: bool = True
+    async_compaction: bool = False
     eos_token_ids: frozenset[int] = frozenset()
 
 
@@ -57,7 +58,9 @@ class Scheduler:
         self.config = config
         self.pool = BlockPool(config.num_pages, enable_prefix_caching=config.enable_prefix_caching)
         self.log = EventLog(self.pool, clock)
-        self.capacity = CapacityControl(policy, self.pool, self.log, config.page_size)
+        self.capacity = CapacityControl(
+            policy, self.pool, self.log, config.page_size, is_async=config.async_compaction
+        )
         self.waiting: deque[Sequence] = deque()
         self.preempted: list[Sequence] = []  # by arrival
         self.running: list[Sequence] = []  # by arrival
@@ -112,6 +115,7 @@ class Scheduler:
         for queue in (self._draining, self.running, self.preempted, self.waiting):
             for sequence in list(queue):
                 self._end(sequence, FinishReason.ERROR, error)
+        self.capacity.release_parked()
         self.pool.forget_all()
 
     def has_unfinished(self) -> bool:
@@ -160,7 +164,10 @@ class Scheduler:
                 continue
             has_room = sequence.restore_pages is None and sequence.has_free_slot(b)
             if has_room or self._make_room(sequence, plan):
-                plan.decodes.append(sequence)
+                if self._compacts_aside(sequence, plan):
+                    plan.num_compacting += 1
+                else:
+                    plan.decodes.append(sequence)
         budget = self._continue_prefills(plan)
         # Pages that a preemption freed are for those who run: admitting now would only thrash.
         if len(self.preempted) == num_preempted:
@@ -180,6 +187,7 @@ class Scheduler:
     def advance(self, plan: Plan) -> None:
         """Count the plan as done. Its tokens are unknown yet; who needs no other token gives its pages back."""
         b, is_caching = self.config.page_size, self.config.enable_prefix_caching
+        self.capacity.release_parked()
         for sequence in plan.decodes:
             num_tokens = sequence.num_resident_tokens + 1
             sequence.position += 1
@@ -232,7 +240,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert page ownership, slots, reservations and counts; cheap enough for each step in tests."""
         reserved = sum(s.num_reserved_pages for s in self.running)
-        self.pool.check_integrity([s.block_table for s in self.running], reserved)
+        owners = [s.block_table for s in self.running] + [[p] for p in self.capacity.parked]
+        self.pool.check_integrity(owners, reserved)
         for sequence in (*self.waiting, *self.preempted):
             assert not sequence.block_table, f"{sequence.request_id} waits with pages"
             assert sequence.query_slot is None, f"{sequence.request_id} waits with a slot"
@@ -244,6 +253,11 @@ class Scheduler:
             assert sequence.num_resident_tokens <= sequence.num_pages * self.config.page_size
             assert sequence.num_resident_tokens <= sequence.position
             assert sequence.position <= len(sequence.token_ids)
+
+    def _compacts_aside(self, sequence: Sequence, plan: Plan) -> bool:
+        """Whether the room just made is a compaction that runs beside this step."""
+        last = plan.compactions[-1:] if self.config.async_compaction else []
+        return any(compaction.sequence is sequence for compaction in last)
 
     # -- preemption ---------------------------------------------------------------------------
 

@@ -115,6 +115,7 @@ def _check_pool(config: Config) -> None:
 
 _OF_VLLM = {  # the one value that vLLM knows
     "preempt_mode": PreemptMode.recompute,
+    "async_compaction": False,
     "admission": Admission.auto,
     "swap_space_gib": 0.0,
     "attention_backend": "auto",
