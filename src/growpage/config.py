@@ -93,6 +93,8 @@ class BenchConfig:
     prompt_role: str = "user"
     instruction: str = ""  # follows the question
     seed: int = 0  # of generated problems; has no part in sampling
+    gsm8k_samples: int | None = None  # of bench=mixed: answers a problem of GSM8K
+    gsm8k_thinking: bool | None = None  # false: GSM8K's prompts close the think block
     # difficulty of bench=sequences (growpage.bench.sequences.generator); null: as it was trained
     kinds: list[str] | None = None
     max_items: int | None = None  # rows of a table, facts of a list, items of a ledger
@@ -105,6 +107,10 @@ class BenchConfig:
         require(
             1 <= self.num_samples <= 10_000, "bench.num_samples", self.num_samples, "in 1..10000"
         )
+        require(
+            self.gsm8k_samples is None or 1 <= self.gsm8k_samples <= 10_000,
+            "bench.gsm8k_samples", self.gsm8k_samples, "in 1..10000 or null",
+        )  # fmt: skip
         require(self.max_tokens >= 1, "bench.max_tokens", self.max_tokens, ">= 1")
         require(
             self.budget_tokens is None or self.budget_tokens >= 1,
@@ -398,6 +404,8 @@ def is_generated(bench: BenchConfig) -> bool:
 def num_samples_planned(config: Config) -> int | None:
     """Problems times samples, or None when the number of problems shows only on loading."""
     bench = config.bench
+    if bench.gsm8k_samples is not None:
+        return None  # not all problems have as many
     known = None if bench.path else bench.num_problems_expected
     counts = [count for count in (bench.limit, known) if count is not None]
     return min(counts) * bench.num_samples if counts else None

@@ -5,6 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from growpage.bench.mixed import local_files
 from growpage.config import Config, is_generated, resolve, to_dict
 from growpage.errors import UsageError
 
@@ -34,6 +35,9 @@ def hashed_values(config: Config) -> dict[str, Any]:
     values = _without(to_dict(resolved), OUTSIDE_HASH)
     if not is_generated(resolved.bench):  # then it is a check of the source
         del values["bench"]["num_problems_expected"]
+    for name in ("gsm8k_samples", "gsm8k_thinking"):  # they came later: null leaves older hashes
+        if values["bench"][name] is None:
+            del values["bench"][name]
     if resolved.bench.path is not None:
         values["bench"]["sha256"] = _file_sha256(resolved.bench.path)
     return values
@@ -75,6 +79,9 @@ def _digest(values: dict[str, Any]) -> str:
 
 def _file_sha256(path: str) -> str:
     try:
+        if Path(path).is_dir():  # bench=mixed
+            parts = [f"{file.name}:{_file_sha256(str(file))}" for file in local_files(path)]
+            return sha256("\n".join(parts).encode()).hexdigest()
         if Path(path).exists() and not Path(path).is_file():  # a device or a pipe may never end
             raise UsageError(f"bench.path={path}: cannot be read (not a file).")
         return sha256(Path(path).read_bytes()).hexdigest()

@@ -31,6 +31,7 @@ def spec(family: str = "math500", **changes: Any) -> SimpleNamespace:
         "prompt_role": "user",
         "instruction": "",
         "seed": 0,
+        "gsm8k_thinking": None,
     }
     return SimpleNamespace(**(values | changes))
 

@@ -12,6 +12,10 @@ class Problem:
     question: str
     answer: str
     kind: str = ""
+    num_samples: int | None = None  # answers to this one; None: as many as the run asks for
+    is_thinking: bool | None = (
+        None  # False: its prompt closes the think block; None: the model's own
+    )
     metadata: dict[str, Any] = field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@ itself. `bench.path` needs no hub at all.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from growpage.bench import golds
@@ -76,8 +77,11 @@ class MathDataset:
                     "Give each question its own id, or remove the repeated line."
                 )
             places[identity] = row.place
-            problems.append(Problem(id=identity, question=row.question, answer=self._gold_of(row)))
+            problems.append(self._problem(identity, row))
         return problems
+
+    def _problem(self, identity: str, row: Row) -> Problem:
+        return Problem(id=identity, question=row.question, answer=self._gold_of(row))
 
     def _gold_of(self, row: Row) -> str:
         try:
@@ -99,6 +103,8 @@ def _check_count(rows: Sequence[Row], hub: HubSource) -> None:
 
 
 class Gsm8k(MathDataset):
+    """`bench.gsm8k_thinking=false` asks it with a closed think block (docs/graders.md §6)."""
+
     HUB = HubSource(
         hub_id="openai/gsm8k",
         hub_config="main",
@@ -106,6 +112,10 @@ class Gsm8k(MathDataset):
         num_problems=1319,
     )
     gold = staticmethod(golds.gsm8k_gold)
+
+    def _problem(self, identity: str, row: Row) -> Problem:
+        plain = super()._problem(identity, row)
+        return replace(plain, is_thinking=self._spec.gsm8k_thinking)
 
 
 class Math500(MathDataset):

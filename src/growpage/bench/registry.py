@@ -6,6 +6,7 @@ from growpage.bench.arithmetic import Arithmetic
 from growpage.bench.base import Benchmark
 from growpage.bench.livecodebench import LiveCodeBench
 from growpage.bench.math_datasets import Aime24, Amc23, Gsm8k, Math500
+from growpage.bench.mixed import Mixed
 from growpage.bench.sequences.benchmark import Sequences
 from growpage.bench.spec import BenchmarkSpec
 from growpage.errors import unknown
@@ -16,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[BenchmarkSpec], Benchmark]] = {
     "amc23": Amc23,
     "aime24": Aime24,
     "livecodebench": LiveCodeBench,
+    "mixed": Mixed,
     "arithmetic": Arithmetic,
     "sequences": Sequences,
 }

@@ -46,7 +46,15 @@ class BenchmarkSpec(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of generated problems; data sets ignore it."""
+        """Of generated problems, and of the order of `mixed`; other data sets ignore it."""
+
+    @property
+    def gsm8k_samples(self) -> int | None:
+        """Answers to a problem of GSM8K in `mixed`."""
+
+    @property
+    def gsm8k_thinking(self) -> bool | None:
+        """Whether GSM8K is asked with thinking; None leaves it to the model."""
 
     @property
     def kinds(self) -> Sequence[str] | None:

@@ -99,6 +99,88 @@ def paired_difference(a: Outcomes, b: Outcomes) -> Difference:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Accuracy over benchmarks with unequal n. `value` weighs requests; `benchmark_average` benchmarks.
+
+    Intervals are normal ones, from the clustered errors of the parts, which are independent.
+    """
+
+    value: float
+    standard_error: float | None
+    low: float
+    high: float
+    benchmark_average: float
+    benchmark_average_low: float
+    benchmark_average_high: float
+    num_questions: int
+    num_samples: int  # the largest n of a part
+    num_requests: int
+    parts: dict[str, Accuracy]
+
+
+def mixture(parts: Mapping[str, Outcomes]) -> Mixture:
+    """Each part by itself and together. Raises ValueError as `pass_at_1` does."""
+    rated = {name: pass_at_1(outcomes) for name, outcomes in sorted(parts.items())}
+    sizes = {name: part.num_questions * part.num_samples for name, part in rated.items()}
+    total = sum(sizes.values())
+    by_request = {name: size / total for name, size in sizes.items()}
+    by_part = dict.fromkeys(rated, 1 / len(rated))
+    value, error = _weighted(rated, by_request)
+    average, average_error = _weighted(rated, by_part)
+    half, average_half = normal_quantile() * error, normal_quantile() * average_error
+    return Mixture(
+        value=value,
+        standard_error=error if error > 0 else None,
+        low=max(0.0, value - half),
+        high=min(1.0, value + half),
+        benchmark_average=average,
+        benchmark_average_low=max(0.0, average - average_half),
+        benchmark_average_high=min(1.0, average + average_half),
+        num_questions=sum(part.num_questions for part in rated.values()),
+        num_samples=max(part.num_samples for part in rated.values()),
+        num_requests=total,
+        parts=rated,
+    )
+
+
+def _weighted(parts: Mapping[str, Accuracy], weights: Mapping[str, float]) -> tuple[float, float]:
+    """Mean and standard error; where all questions of a part are equal, its Wilson interval stands in."""
+    value = math.fsum(weights[name] * part.value for name, part in parts.items())
+    variance = math.fsum((weights[name] * _error(part)) ** 2 for name, part in parts.items())
+    return value, math.sqrt(variance)
+
+
+def _error(part: Accuracy) -> float:
+    if part.standard_error is not None:
+        return part.standard_error
+    return (part.high - part.low) / (2 * normal_quantile())
+
+
+def paired_mixture(a: Mapping[str, Outcomes], b: Mapping[str, Outcomes]) -> Difference:
+    """b - a over requests, paired by question within each part. Raises as `paired_difference`."""
+    if set(a) != set(b):
+        raise ValueError(
+            f"the runs share {len(set(a) & set(b))} of {len(set(a) | set(b))} benchmarks"
+        )
+    gaps = {name: paired_difference(a[name], b[name]) for name in sorted(a)}
+    total = sum(gap.num_questions * gap.num_samples for gap in gaps.values())
+    weights = {name: gap.num_questions * gap.num_samples / total for name, gap in gaps.items()}
+    value = math.fsum(weights[name] * gap.value for name, gap in gaps.items())
+    error = math.sqrt(
+        math.fsum((weights[name] * (gap.standard_error or 0.0)) ** 2 for name, gap in gaps.items())
+    )
+    half = normal_quantile() * error if error > 0 else None
+    return Difference(
+        value=value,
+        num_questions=sum(gap.num_questions for gap in gaps.values()),
+        num_samples=total,
+        standard_error=None if half is None else error,
+        low=None if half is None else value - half,
+        high=None if half is None else value + half,
+    )
+
+
 def question_rates(outcomes: Outcomes) -> dict[str, float]:
     """right/n of every question over its graded samples."""
     rates = {}

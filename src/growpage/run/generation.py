@@ -8,7 +8,7 @@ from growpage.bench.base import Benchmark
 from growpage.config import SamplingConfig
 from growpage.engine.request import FinishReason, Request, RequestOutput, SamplingParams
 from growpage.errors import UsageError
-from growpage.grade.text import THINK
+from growpage.grade.text import END_THINK, THINK
 from growpage.run.build import ChatTokenizer
 from growpage.run.resume import WorkItem, prompt_hash
 from growpage.store.schema import SampleCapacity, SampleRow, SampleTimes
@@ -36,7 +36,7 @@ def make_prompts(
     prompts: dict[str, Prompt] = {}
     for problem in {item.problem.id: item.problem for item in items}.values():
         messages = benchmark.messages(problem)
-        text = tokenizer.render(messages, enable_thinking=enable_thinking)
+        text = _render(tokenizer, messages, enable_thinking, problem.is_thinking)
         if words := tokenizer.unknown_words(text):
             raise UsageError(
                 f"problem {problem.id}: the vocabulary of the model does not cover {words[0]!r} and "
@@ -44,6 +44,27 @@ def make_prompts(
             )
         prompts[problem.id] = Prompt(text, tokenizer.encode(text))
     return prompts
+
+
+def _render(
+    tokenizer: ChatTokenizer,
+    messages: list[dict[str, str]],
+    enable_thinking: bool | None,
+    is_thinking: bool | None,
+) -> str:
+    """The prompt; where a problem is asked without thinking, with a think block that is closed.
+
+    Some templates close it themselves, others open one or know of none; a model that has no token
+    for it does not think.
+    """
+    if is_thinking is not False:
+        return tokenizer.render(messages, enable_thinking=enable_thinking)
+    text = tokenizer.render(messages, enable_thinking=False)
+    has_token = len(tokenizer.encode(END_THINK)) == 1
+    if not has_token or text.rstrip().endswith(END_THINK):
+        return text
+    is_open = text.rstrip().endswith(THINK)
+    return f"{text.rstrip() if is_open else text + THINK}\n\n{END_THINK}\n\n"
 
 
 def submit(backend: Backend, item: WorkItem, prompt: Prompt, sampling: SamplingConfig) -> None:

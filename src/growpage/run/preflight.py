@@ -75,6 +75,13 @@ def _check_bench(bench: BenchConfig) -> None:
                 f"bench.{key}={value}: no effect, since bench={bench.name} makes its own problems. "
                 "Choose the benchmark that fits, for example bench=gsm8k."
             )
+    for key, families in (("gsm8k_samples", ("mixed",)), ("gsm8k_thinking", ("mixed", "gsm8k"))):
+        value = getattr(bench, key)
+        if bench.family not in families and value is not None:
+            raise UsageError(
+                f"bench.{key}={value}: no effect, since bench={bench.name} does not ask GSM8K"
+                f"{' beside others' if bench.family == 'gsm8k' else ''}. Leave it out, or choose bench=mixed."
+            )
     for key in KNOBS:
         value = getattr(bench, key)
         if bench.family != "sequences" and value is not None:

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from growpage.bench.mixed import PARTS
 from growpage.budget.base import EvictingPolicy
 from growpage.budget.registry import POLICIES
-from growpage.metrics.accuracy import paired_difference
-from growpage.run.summary import outcomes
+from growpage.metrics.accuracy import paired_difference, paired_mixture
+from growpage.run.summary import outcomes, outcomes_by_kind
 from growpage.store.frames import read_metrics, read_run
 from growpage.store.run_dir import RunDir
 from growpage.store.settings import flat_settings
@@ -112,9 +113,12 @@ def paired_cell(first: RunView, other: RunView) -> str:
         return ABSENT
     if first.metrics["bench_sha256"] != other.metrics["bench_sha256"]:
         return "other questions"
-    before, after = outcomes(read_run(first.run)), outcomes(read_run(other.run))
+    before, after = read_run(first.run), read_run(other.run)
     try:
-        gap = paired_difference(before, after)
+        if "parts" in first.metrics["accuracy"]:
+            gap = paired_mixture(outcomes_by_kind(before), outcomes_by_kind(after))
+        else:
+            gap = paired_difference(outcomes(before), outcomes(after))
     except ValueError:
         return "other questions"
     value = f"{100 * gap.value:+.1f}"
@@ -197,7 +201,28 @@ def _size_cell(metrics: Metrics) -> str:
     accuracy = metrics["accuracy"]
     if accuracy["value"] is None:
         return str(metrics["tokens"]["num_requests"])
+    if "num_requests" in accuracy:
+        return f"{accuracy['num_questions']}, {accuracy['num_requests']:,} requests"
     return f"{accuracy['num_questions']} × {accuracy['num_samples']}"
+
+
+def _part_cell(name: str) -> Callable[[Metrics], str]:
+    """One benchmark of a mixture."""
+
+    def cell(metrics: Metrics) -> str:
+        part = (metrics["accuracy"].get("parts") or {}).get(name)
+        return ABSENT if part is None else _accuracy_cell({"accuracy": part})
+
+    return cell
+
+
+def _average_cell(metrics: Metrics) -> str:
+    accuracy = metrics["accuracy"]
+    if "benchmark_average" not in accuracy:
+        return ABSENT
+    names = ("value", "low", "high")
+    keys = ("benchmark_average", "benchmark_average_low", "benchmark_average_high")
+    return _accuracy_cell({"accuracy": {n: accuracy[k] for n, k in zip(names, keys, strict=True)}})
 
 
 def _number(group: str, name: str, digits: int = 1) -> Callable[[Metrics], str]:
@@ -242,6 +267,8 @@ def _heading(view: RunView) -> str:
 
 ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("pass@1 %, 95 % interval", _accuracy_cell),
+    *((f"  {name}", _part_cell(name)) for name in PARTS),
+    ("  mean of benchmarks", _average_cell),
     ("questions × samples", _size_cell),
     ("whole output (lenient) %", _share("whole_output_right")),
     ("truncated", _share("truncated")),

@@ -57,7 +57,7 @@ def plan(
             config_hash=config_hash,
         )
         for problem in problems
-        for index in range(num_samples)
+        for index in range(problem.num_samples or num_samples)
     ]
 
 

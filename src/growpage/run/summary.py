@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from growpage.config import Config
-from growpage.metrics.accuracy import Outcomes, pass_at_1
+from growpage.metrics.accuracy import Outcomes, mixture, pass_at_1
 from growpage.metrics.events import event_metrics
 from growpage.metrics.serving import RequestTiming, SessionTotals, serving_metrics
 from growpage.run.provenance import commits, is_dirty
@@ -39,7 +39,7 @@ def summarise_run(
         "policy": config.policy.name,
         "seed": config.seed,
         "num_sessions": int(frame["session"].nunique()),
-        "accuracy": _accuracy(frame),
+        "accuracy": _mixed_accuracy(frame) if is_mixed(config.bench.family) else _accuracy(frame),
         "shares": _shares(frame),
         "tokens": _tokens(frame),
         "capacity": _capacity(frame, config),
@@ -58,6 +58,16 @@ def outcomes(frame: "pd.DataFrame") -> Outcomes:
     return rows
 
 
+def is_mixed(family: str) -> bool:
+    """Whether the problems come from several benchmarks, which are averaged apart."""
+    return family == "mixed"
+
+
+def outcomes_by_kind(frame: "pd.DataFrame") -> dict[str, Outcomes]:
+    """`outcomes` of each kind of problem."""
+    return {str(kind): outcomes(rows) for kind, rows in frame.groupby("kind", sort=True)}
+
+
 def read_sessions(events: Sequence[Mapping[str, Any]]) -> list[SessionTotals]:
     """What each session did, from its last statistics; a killed one counts until then."""
     last: dict[int, SessionTotals] = {}
@@ -73,6 +83,14 @@ def _accuracy(frame: "pd.DataFrame") -> dict[str, Any]:
     try:
         return asdict(pass_at_1(outcomes(frame)))
     except ValueError as error:  # a grader that failed on every answer to a question
+        return {"value": None, "reason": str(error)}
+
+
+def _mixed_accuracy(frame: "pd.DataFrame") -> dict[str, Any]:
+    """As of one benchmark, with the numbers of each under `parts`."""
+    try:
+        return asdict(mixture(outcomes_by_kind(frame)))
+    except ValueError as error:
         return {"value": None, "reason": str(error)}
 
 
