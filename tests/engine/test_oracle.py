@@ -12,6 +12,7 @@ from growpage.budget.fullkv import FullKV
 from growpage.budget.growpage import GrowPage
 from growpage.budget.inverse import Inverse
 from growpage.budget.random import Random
+from growpage.budget.scorer_settings import ScorerSettings
 from growpage.budget.shrink import Shrink
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.engine import Engine
@@ -22,6 +23,8 @@ from tests.oracle import Recorder, worst_difference
 from tests.tiny_models import make_tiny
 
 TOLERANCE = 1e-4
+
+SMALL = {"num_protected_tokens": 1, "scorer_settings": ScorerSettings(window=3)}
 
 # One row a policy: joined by every new one.
 POLICIES = {
@@ -47,6 +50,12 @@ POLICIES = {
     "streaming_llm": lambda b: Random(
         initial_pages=2, num_protected_tokens=3, scorer="streaming_llm"
     ),
+    "snapkv": lambda b: Fixed(budget_tokens=4 * b, scorer="snapkv", **SMALL),
+    "h2o": lambda b: Random(initial_pages=2, scorer="h2o", **SMALL),
+    "rkv": lambda b: GrowPage(initial_pages=2, scorer="rkv", **SMALL),
+    "gkv": lambda b: Fixed(budget_tokens=3 * b, scorer="gkv", **SMALL),
+    "morphkv": lambda b: Shrink(initial_pages=4, min_pages=2, scorer="morphkv", **SMALL),
+    "zipage": lambda b: Coverage(initial_pages=2, epsilon=0.2, scorer="zipage", **SMALL),
 }
 HEADS = {1: 2, 2: 4, 4: 8}  # GQA ratio → query heads over two KV heads
 

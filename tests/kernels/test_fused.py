@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 from growpage.budget.base import CapacityPolicy
 from growpage.budget.fullkv import FullKV
 from growpage.budget.growpage import GrowPage
+from growpage.budget.scorer_settings import ScorerSettings
 from growpage.engine.config import EngineConfig
 from growpage.engine.engine import Engine
 from growpage.engine.inputs import Batch
@@ -22,6 +23,12 @@ TOLERANCE = 2e-4
 POLICIES = {
     "fullkv": FullKV,
     "growpage": lambda: GrowPage(initial_pages=2, num_protected_tokens=2),
+    "gkv": lambda: GrowPage(
+        initial_pages=2,
+        num_protected_tokens=2,
+        scorer="gkv",
+        scorer_settings=ScorerSettings(window=2),
+    ),
 }
 
 
@@ -57,6 +64,7 @@ def _run(
     [
         *((architecture, "fullkv", {}) for architecture in MODEL_TYPES),
         ("Qwen3ForCausalLM", "growpage", {"top_k": 20, "top_p": 0.9}),
+        ("Qwen3ForCausalLM", "gkv", {}),
     ],
 )
 def test_fused_steps_equal_the_decoder(
@@ -74,12 +82,13 @@ def test_fused_steps_equal_the_decoder(
         for index, logits in plain.traces[name][-1].logits.items():
             difference = (fused.traces[name][-1].logits[index] - logits).abs().max()
             assert float(difference) <= TOLERANCE
-    if policy == "growpage":
+    if policy != "fullkv":
         assert fused.engine.stats().counters.executed_compress > 0
 
 
+@pytest.mark.parametrize("name", ["growpage", "gkv"])
 def test_padding_changes_nothing(
-    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The steps of the graphs, run without capturing them: rows of padding, tables at their fixed place."""
     import growpage.engine.graphs as graphs_module
@@ -99,12 +108,12 @@ def test_padding_changes_nothing(
         return graphs
 
     path = make_tiny(tmp_path, "Qwen3ForCausalLM", head_dim=32, hidden_size=48)
-    policy = POLICIES["growpage"]
+    policy = POLICIES[name]
     plain, expected = _run(path, "triton", policy(), device, {}, enforce_eager=True)
     monkeypatch.setattr(Engine, "_capture_graphs", make_graphs)
     padded, outputs = _run(path, "triton", policy(), device, {})
     assert padded.engine.runner.num_graph_steps > 0
-    for name, output in expected.items():
-        assert outputs[name].token_ids == output.token_ids
-        for index, logits in plain.traces[name][-1].logits.items():
-            torch.testing.assert_close(padded.traces[name][-1].logits[index], logits)
+    for request_id, output in expected.items():
+        assert outputs[request_id].token_ids == output.token_ids
+        for index, logits in plain.traces[request_id][-1].logits.items():
+            torch.testing.assert_close(padded.traces[request_id][-1].logits[index], logits)

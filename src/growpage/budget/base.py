@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar
 
 from growpage.budget.scorer_settings import ScorerSettings, resolved
-from growpage.errors import require
+from growpage.errors import UsageError, require
 
 
 class Action(str, Enum):
@@ -154,6 +154,11 @@ class EvictingPolicy(CapacityPolicy):
             self.num_protected_tokens,
             ">= 0",
         )
+        if self.scorer_settings.window and self.swap_summaries is SwapSummaries.reinit:
+            raise UsageError(
+                f"policy.swap_summaries=reinit: policy.scorer={self.scorer} keeps its queries through "
+                "a swap. Leave it out, or choose policy.scorer=dual_timescale."
+            )
         require(self.k_loc is None or self.k_loc >= 0, "policy.k_loc", self.k_loc, ">= 0")
         require(0.0 <= self.beta_short < 1.0, "policy.beta_short", self.beta_short, "in [0, 1)")
         require(
@@ -177,11 +182,16 @@ class EvictingPolicy(CapacityPolicy):
         """P0: pages a request may reach before its first decision."""
         return PAPER_INITIAL_PAGES if self.initial_pages is None else self.initial_pages
 
+    @property
+    def num_protected(self) -> int:
+        """R, or the scorer's window where that is larger: its queries' own tokens stay."""
+        return max(self.num_protected_tokens, self.scorer_settings.window or 0)
+
     def num_kept_newest(self, page_size: int) -> int:
         """Newest tokens that a compaction never evicts."""
         if self.retention_candidates is RetentionCandidates.exclude_newest:
-            return max(self.num_protected_tokens, page_size)
-        return self.num_protected_tokens
+            return max(self.num_protected, page_size)
+        return self.num_protected
 
     def local_quota(self, page_size: int) -> int:
         """k_loc: tokens each historical page keeps; the paper's 64 of 256 by default."""

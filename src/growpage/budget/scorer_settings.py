@@ -52,6 +52,21 @@ _KEY = "policy.scorer_settings"
 RECIPES: dict[str, ScorerSettings] = {
     "dual_timescale": ScorerSettings(),
     "streaming_llm": ScorerSettings(num_sinks=4),
+    "snapkv": ScorerSettings(window=16, kernel_size=5),
+    "h2o": ScorerSettings(window=1, decay_factor=1.0),
+    "rkv": ScorerSettings(window=8, kernel_size=7, mix_lambda=0.1, similarity_threshold=0.5),
+    "gkv": ScorerSettings(
+        window=16, kernel_size=1, mix_lambda=0.5, similarity_threshold=0.5, decay_factor=0.8
+    ),
+    "morphkv": ScorerSettings(window=32, fusion=Fusion.sum),
+    "zipage": ScorerSettings(
+        window=16,
+        kernel_size=5,
+        mix_lambda=0.2,
+        similarity_threshold=0.5,
+        redundancy_temperature=0.4,
+        decay_factor=0.8,
+    ),
 }
 
 

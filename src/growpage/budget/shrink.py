@@ -30,11 +30,16 @@ class Shrink(DemandPolicy):
         DemandPolicy.check(self, page_size)
         kept = (self.min_pages - 1) * page_size
         require(
-            kept > self.num_protected_tokens,
+            kept > self.num_protected,
             "policy.min_pages",
             self.min_pages,
-            f"so large that {kept} retained tokens exceed policy.num_protected_tokens={self.num_protected_tokens}",
+            f"so large that {kept} retained tokens exceed {self._protected_words()}",
         )
+
+    def _protected_words(self) -> str:
+        if self.num_protected == self.num_protected_tokens:
+            return f"policy.num_protected_tokens={self.num_protected_tokens}"
+        return f"policy.scorer_settings.window={self.scorer_settings.window}"
 
     def decide(self, boundary: Boundary) -> Action:
         assert boundary.delta is not None

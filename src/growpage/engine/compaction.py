@@ -16,7 +16,8 @@ from growpage.budget.scorers.registry import SCORERS
 from growpage.engine.budget_ops import budget_ops
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.plan import Compaction
-from growpage.engine.query_state import QuerySummaries
+from growpage.engine.query_state import QuerySummaries, on_host
+from growpage.engine.query_windows import QueryWindows
 from growpage.engine.sequence import Sequence
 from growpage.engine.stage_times import Stage, StageTimes
 
@@ -43,6 +44,9 @@ class _View:
     num_tokens: int
     logits: Tensor  # [2, L, H, G, n]
     kept: dict[int, Tensor]  # num_retained → selection
+    window_queries: Tensor | None  # [L, m, Hq, d]
+    old_memory: Tensor | None  # [L, H, n]
+    memory: Tensor | None = None  # [L, H, n], once scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class Compactor:
         policy: EvictingPolicy,
         cache: KVCache,
         summaries: QuerySummaries,
+        windows: QueryWindows | None = None,
         *,
         rotate: Rotate,
         softmax_scale: float,
@@ -86,6 +91,8 @@ class Compactor:
         self._policy = policy
         self._cache = cache
         self._summaries = summaries
+        self._windows = windows
+        self._memories: dict[str, Tensor] = {}  # request id → of its kept tokens, [L, H, retained]
         self._rotate = rotate
         self._scale = softmax_scale
         self._views: dict[str, _View] = {}
@@ -116,6 +123,8 @@ class Compactor:
         kept = self._kept(view, compaction.num_retained)
         with self.times.stage(Stage.COMPACTION):
             self.ops.move(self._cache, compaction.source_pages, compaction.target_pages, kept)
+        if view.memory is not None:
+            self._memories[compaction.sequence.request_id] = view.memory.gather(-1, kept)
         if self.listener is not None:
             self.listener(
                 CompactionRecord(
@@ -125,6 +134,14 @@ class Compactor:
                     kept=kept,
                 )
             )
+
+    def park(self, request_id: str) -> None:
+        """A request leaves the device; its memory waits on the host."""
+        if request_id in self._memories:
+            self._memories[request_id] = on_host(self._memories[request_id])
+
+    def forget(self, request_id: str) -> None:
+        self._memories.pop(request_id, None)
 
     def clear(self, keep: Container[str] = ()) -> None:
         """End a step; the views of the requests in `keep` last until the next."""
@@ -139,7 +156,14 @@ class Compactor:
             with self.times.stage(Stage.SUMMARY_LOGITS):
                 queries = self._queries(sequence)
                 logits = self.ops.logits(queries, self._cache, pages, num_tokens, self._scale)
-            view = _View(pages=tuple(pages), num_tokens=num_tokens, logits=logits, kept={})
+            view = _View(
+                pages=tuple(pages),
+                num_tokens=num_tokens,
+                logits=logits,
+                kept={},
+                window_queries=self._window_queries(sequence),
+                old_memory=self._old_memory(sequence, num_tokens),
+            )
             # Requests of one prompt meet their boundaries in the same step.
             if self._num_held_bytes + logits.nbytes <= MAX_HELD_BYTES:
                 self._views[sequence.request_id] = view
@@ -154,6 +178,23 @@ class Compactor:
         flat = queries.flatten(0, 1)
         positions = torch.full((flat.shape[0],), sequence.position, device=flat.device)
         return self._rotate(flat, positions).view_as(queries)
+
+    def _window_queries(self, sequence: Sequence) -> Tensor | None:
+        """Of the decode steps since the prompt, or since the request was computed again."""
+        if self._windows is None:
+            return None
+        assert sequence.query_slot is not None
+        count = sequence.position - sequence.prefill_target
+        return self._windows.newest(sequence.query_slot, sequence.position, count)
+
+    def _old_memory(self, sequence: Sequence, num_tokens: int) -> Tensor | None:
+        """Zero for the tokens that came since; nothing is left after a request was computed again."""
+        memory = self._memories.get(sequence.request_id)
+        is_dense = num_tokens == sequence.position
+        if memory is None or is_dense:
+            return None
+        memory = memory.to(self._cache.data.device, non_blocking=True)
+        return torch.nn.functional.pad(memory, (0, num_tokens - memory.shape[-1]))
 
     def _measure(self, sequence: Sequence) -> dict[str, Tensor]:
         """Fields of `Signals` as numbers on the device (Eq. 7, 8; Theorem 3.1 for the lost mass)."""
@@ -195,7 +236,7 @@ class Compactor:
         if self._scorer is dual_timescale:
             return self.ops.dual_timescale(view.logits[..., :num_candidates], reduce)
         tokens = self._cache.gather(view.pages, view.num_tokens)
-        return self._scorer(
+        scored = self._scorer(
             ScoringInput(
                 keys=tokens[:, 0],
                 values=tokens[:, 1],
@@ -205,8 +246,12 @@ class Compactor:
                 page_size=self._cache.page_size,
                 softmax_scale=self._scale,
                 settings=self._policy.scorer_settings,
+                window_queries=view.window_queries,
+                memory=view.old_memory,
             )
-        ).scores
+        )
+        view.memory = scored.memory
+        return scored.scores
 
     def _num_candidates(self, view: _View) -> int:
         return view.num_tokens - self._policy.num_kept_newest(self._cache.page_size)

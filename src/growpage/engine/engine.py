@@ -19,6 +19,7 @@ from growpage.engine.memory import GIB
 from growpage.engine.models.loader import LoadedModel
 from growpage.engine.plan import Plan
 from growpage.engine.query_state import QuerySummaries
+from growpage.engine.query_windows import QueryWindows
 from growpage.engine.request import EngineStats, Request, RequestOutput
 from growpage.engine.runner import Launched, ModelRunner
 from growpage.engine.scheduler import Scheduler, SchedulerConfig
@@ -51,8 +52,10 @@ class Engine:
         shape = decoder.config
         self._graph_bytes = 0
         self.summaries: QuerySummaries | None = None
+        self.windows: QueryWindows | None = None
         if isinstance(policy, EvictingPolicy):
             self.summaries = self._make_summaries(policy)
+            self.windows = self._make_windows(policy)
         self._batches = self._make_batches()
         self._last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int32, device=self.device)
         self._needs: memory.Needs | None = None
@@ -68,6 +71,7 @@ class Engine:
                 policy,
                 self.cache,
                 self.summaries,
+                self.windows,
                 rotate=decoder.rotate,
                 softmax_scale=shape.softmax_scale,
                 profile=config.profile_capacity_events,
@@ -204,7 +208,7 @@ class Engine:
                 "weights_packed": self._model.decoder.packed_bytes(),
                 "kv_base": self.cache.data.nbytes,
                 "kv_elastic": 0,
-                "query_state": self.summaries.num_bytes() if self.summaries else 0,
+                "query_state": self._query_state_bytes(),
                 **self._measured_bytes(),
             },
         }
@@ -212,7 +216,7 @@ class Engine:
     def shutdown(self) -> None:
         """Free the device memory; the engine cannot be used afterwards."""
         self._is_shut_down = True
-        del self.runner, self.cache, self._compactor, self.summaries
+        del self.runner, self.cache, self._compactor, self.summaries, self.windows
         del self._forward, self._graphs, self._launched, self._batches
 
     # -- for tests and studies ----------------------------------------------------------------
@@ -315,14 +319,14 @@ class Engine:
         num_reserved = 0
         if self.device.type == "cuda" and self.config.preempt_mode is PreemptMode.swap:
             num_reserved = min(self._num_swap_pages(), self.num_pages)
-        return SwapSpace(self.cache, self.summaries, num_reserved)
+        return SwapSpace(self.cache, self.summaries, num_reserved, self.windows)
 
     def _num_swap_pages(self) -> int:
         return int(self.config.swap_space_gib * GIB // self._page_bytes())
 
     def _make_forward(self, cache: KVCache) -> Forward:
         backend = self.config.attention_backend
-        return make_forward(backend, self._model.decoder, cache, self.summaries)
+        return make_forward(backend, self._model.decoder, cache, self.summaries, self.windows)
 
     def _make_graphs(self, forward: Forward) -> "DecodeGraphs | None":
         """Not captured yet; None without a GPU, with the torch path, or when `enforce_eager` says so."""
@@ -364,7 +368,7 @@ class Engine:
         graphs = self._make_graphs(forward)
         return memory.Needs(
             weights=sum(p.nbytes for p in self._model.decoder.parameters()),
-            query_state=self.summaries.num_bytes() if self.summaries else 0,
+            query_state=self._query_state_bytes(),
             activation_peak=peak,
             graphs=0 if graphs is None else graphs.estimated_bytes(),
             non_torch=non_torch,
@@ -393,6 +397,24 @@ class Engine:
             bias_correction=bool(policy.ema_bias_correction),
             device=self.device,
         )
+
+    def _make_windows(self, policy: EvictingPolicy) -> QueryWindows | None:
+        shape, window = self._model.decoder.config, policy.scorer_settings.window
+        if window is None:
+            return None
+        return QueryWindows(
+            num_layers=shape.num_layers,
+            num_slots=self.config.max_num_seqs,
+            window=window,
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            dtype=self._dtype,
+            device=self.device,
+        )
+
+    def _query_state_bytes(self) -> int:
+        held = [state.num_bytes() for state in (self.summaries, self.windows) if state]
+        return sum(held)
 
     def _scheduler_config(self) -> SchedulerConfig:
         config = self.config

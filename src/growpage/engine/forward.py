@@ -18,6 +18,7 @@ from growpage.engine.inputs import Batch, Samples
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.decoder import Decoder
 from growpage.engine.query_state import QuerySummaries
+from growpage.engine.query_windows import QueryWindows
 from growpage.engine.sampler import Filters, draw, draw_greedily, row_keys
 from growpage.errors import UsageError
 
@@ -36,7 +37,7 @@ class Forward(Protocol):
     is_capturable: bool  # in a CUDA graph, with rows of padding
 
     def logits(self, batch: Batch, last_tokens: Tensor, out: Tensor | None = None) -> Tensor:
-        """Run the model over the rows of a step: store keys and values, update the summaries of the decodes.
+        """Run the model over the rows of a step: store keys and values, note the queries of the decodes.
 
         last_tokens: [slots] int32, of which the batch may ask for some. Returns [S, V], in `out` where given.
         """
@@ -57,10 +58,17 @@ class TorchForward:
     attention = "torch reference"
     is_capturable = False
 
-    def __init__(self, decoder: Decoder, cache: KVCache, summaries: QuerySummaries | None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        summaries: QuerySummaries | None,
+        windows: QueryWindows | None = None,
+    ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._summaries = summaries
+        self._windows = windows
         self._scale = decoder.config.softmax_scale
 
     def logits(self, batch: Batch, last_tokens: Tensor, out: Tensor | None = None) -> Tensor:
@@ -103,6 +111,9 @@ class TorchForward:
         count = batch.num_decodes
         if self._summaries is not None and count:
             queries.append(q_raw[:count])
+        if self._windows is not None and count:
+            rows = self._windows.rows(batch.slot_ids, batch.positions[:count])
+            self._windows.store(layer, rows, q[:count])
         parts = []
         if count:
             tables, lens = batch.block_tables, batch.context_lens
@@ -133,23 +144,27 @@ def draw_filtered(logits: Tensor, samples: Samples, filters: Filters) -> Tensor:
 
 
 def make_forward(
-    backend: str, decoder: Decoder, cache: KVCache, summaries: QuerySummaries | None
+    backend: str,
+    decoder: Decoder,
+    cache: KVCache,
+    summaries: QuerySummaries | None,
+    windows: QueryWindows | None = None,
 ) -> Forward:
     """backend: auto, triton or torch. What cannot run is refused; `auto` then takes torch, and says so in the log."""
     device = decoder.embed.device
     if backend == "torch" or (backend == "auto" and device.type != "cuda"):
-        return TorchForward(decoder, cache, summaries)
+        return TorchForward(decoder, cache, summaries, windows)
     obstacle = _obstacle(decoder, device)
     if obstacle is None:
         from growpage.engine.models.fused import TritonForward
 
-        return TritonForward(decoder, cache, summaries)
+        return TritonForward(decoder, cache, summaries, windows)
     if backend == "triton":
         raise UsageError(
             f"engine.attention_backend=triton: {obstacle}. Set engine.attention_backend=torch."
         )
     logger.warning("the model runs in plain torch, slowly reason=%r", obstacle)
-    return TorchForward(decoder, cache, summaries)
+    return TorchForward(decoder, cache, summaries, windows)
 
 
 def _obstacle(decoder: Decoder, device: torch.device) -> str | None:

@@ -83,9 +83,9 @@ class QuerySummaries:
 
     def export(self, slot: int) -> SlotState:
         return SlotState(
-            summaries=_on_host(self.state[:, slot]),
-            rms=_on_host(self.rms[:, slot]),
-            num_updates=_on_host(self.num_updates[slot]),
+            summaries=on_host(self.state[:, slot]),
+            rms=on_host(self.rms[:, slot]),
+            num_updates=on_host(self.num_updates[slot]),
         )
 
     def restore(self, slot: int, saved: SlotState) -> None:
@@ -98,7 +98,8 @@ class QuerySummaries:
         return self.state.nbytes + self.rms.nbytes + self.num_updates.nbytes
 
 
-def _on_host(x: Tensor) -> Tensor:
+def on_host(x: Tensor) -> Tensor:
+    """A copy in host memory, pinned and not waited for where `x` is on a GPU."""
     copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
     return copy.copy_(x.contiguous(), non_blocking=True)
 

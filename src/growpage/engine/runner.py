@@ -68,6 +68,8 @@ class ModelRunner:
         for swap_out in plan.swap_outs:
             pages, slot = swap_out.pages, swap_out.query_slot
             self._swap.put(swap_out.sequence.request_id, pages, slot)
+            if self._compactor is not None:
+                self._compactor.park(swap_out.sequence.request_id)
         if self._lane is not None:
             with self._lane.beside(plan.compactions):
                 return self._launch_rest(plan)
@@ -97,8 +99,10 @@ class ModelRunner:
         return tokens
 
     def drop_swapped(self, request_id: str) -> None:
-        """Free the host copy of a request that will not come back."""
+        """Free what is kept of a request that will not come back."""
         self._swap.drop(request_id)
+        if self._compactor is not None:
+            self._compactor.forget(request_id)
 
     # -- the model ----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from growpage.engine.kernels.page_list import page_list
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.query_state import QuerySummaries, SlotState
+from growpage.engine.query_windows import QueryWindows
 
 _BLOCK_BYTES = 1 << 28  # host memory is taken in pieces of this size
 _GROUP_BYTES = 1 << 26  # pages copied aside at once
@@ -26,6 +27,7 @@ class _Parked:
 
     pages: list[Tensor]  # each [L, 2, b, H, d]
     slot: SlotState | None
+    window: Tensor | None  # [L, w, Hq, d], of its newest queries
     arrived: torch.cuda.Event | None
 
 
@@ -33,10 +35,15 @@ class SwapSpace:
     """Pages of requests by their id. The scheduler keeps count of the room."""
 
     def __init__(
-        self, cache: KVCache, summaries: QuerySummaries | None, num_reserved_pages: int = 0
+        self,
+        cache: KVCache,
+        summaries: QuerySummaries | None,
+        num_reserved_pages: int = 0,
+        windows: QueryWindows | None = None,
     ) -> None:
         """num_reserved_pages: host pages to take now, since pinning memory is slow; others come when needed."""
         self._summaries = summaries
+        self._windows = windows
         self._paged = cache.data.permute(2, 0, 1, 3, 4, 5)  # [P, L, 2, b, H, d]
         self._device = cache.data.device
         self._is_cuda = self._device.type == "cuda"
@@ -50,9 +57,11 @@ class SwapSpace:
 
     def put(self, request_id: str, pages: Sequence[int], query_slot: int | None) -> None:
         """Copy pages and slot out; they may be overwritten by whatever is launched next."""
-        slot = None
+        slot = window = None
         if self._summaries is not None and query_slot is not None:
             slot = self._summaries.export(query_slot)
+        if self._windows is not None and query_slot is not None:
+            window = self._windows.export(query_slot)
         on_host = [self._take_page() for _ in pages]
         for start, group in self._groups(pages):
             aside = self._paged.index_select(0, page_list(group, self._device))
@@ -61,7 +70,7 @@ class SwapSpace:
         if self._stream is not None:
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
-        self._parked[request_id] = _Parked(pages=on_host, slot=slot, arrived=arrived)
+        self._parked[request_id] = _Parked(pages=on_host, slot=slot, window=window, arrived=arrived)
 
     def get(self, request_id: str, pages: Sequence[int], query_slot: int) -> None:
         """Copy a request's pages and slot back, to new places."""
@@ -77,6 +86,8 @@ class SwapSpace:
         self._free += parked.pages
         if self._summaries is not None and parked.slot is not None:
             self._summaries.restore(query_slot, parked.slot)
+        if self._windows is not None and parked.window is not None:
+            self._windows.restore(query_slot, parked.window)
 
     def drop(self, request_id: str) -> None:
         """Forget a request that will not come back."""

@@ -16,6 +16,11 @@ class ScoringInput:
     keys, values: [L, n, H, d], keys after RoPE; logits: [2, L, H, G, n], scaled scores of the short and the long
     summary at the current position. The first `num_candidates` tokens compete, the others are protected.
     `settings` are resolved: what this scorer reads is not None.
+
+    Only with `settings.window`: window_queries [L, m, Hq, d], after RoPE, of the last m stored tokens, the oldest
+    first. m is smaller than the window while a request has decoded fewer tokens, but at least 1.
+    memory [L, H, n]: what the scorer remembered at the request's last compaction, zero for the tokens that came since;
+    None before the first.
     """
 
     keys: Tensor
@@ -26,12 +31,18 @@ class ScoringInput:
     page_size: int
     softmax_scale: float
     settings: ScorerSettings = field(default_factory=ScorerSettings)
+    window_queries: Tensor | None = None
+    memory: Tensor | None = None
 
 
 class Scored(NamedTuple):
-    """scores: [L, H, num_candidates] fp32, finite; higher stays."""
+    """scores: [L, H, num_candidates] fp32, finite; higher stays.
+
+    memory: [L, H, n] fp32, of which the kept tokens' part is there at the request's next compaction.
+    """
 
     scores: Tensor
+    memory: Tensor | None = None
 
 
 class Scorer(Protocol):

@@ -26,6 +26,7 @@ from growpage.engine.kernels.step import forget_queries, keep_tokens, resolve_to
 from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.decoder import Decoder, Layer
 from growpage.engine.query_state import QuerySummaries
+from growpage.engine.query_windows import QueryWindows
 
 
 class TritonForward:
@@ -37,10 +38,17 @@ class TritonForward:
     attention = "triton"
     is_capturable = True
 
-    def __init__(self, decoder: Decoder, cache: KVCache, summaries: QuerySummaries | None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        summaries: QuerySummaries | None,
+        windows: QueryWindows | None = None,
+    ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._summaries = summaries
+        self._windows = windows
         self._eps = decoder.config.rms_norm_eps
         self._scale = decoder.config.softmax_scale
         self._layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
@@ -87,6 +95,9 @@ class TritonForward:
             self._layer_summaries(layer.index, batch),
         )  # fmt: skip
         count, parts = batch.num_decodes, []
+        if self._windows is not None and count:
+            rows = self._windows.rows(batch.slot_ids, batch.positions[:count])
+            self._windows.store(layer.index, rows, q[:count])
         if count:
             tables, lens = batch.block_tables, batch.context_lens
             parts.append(paged_decode(q[:count], keys, values, tables, lens, self._scale))
