@@ -187,6 +187,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 def run_one(config: Config, overrides: Sequence[str]) -> int:
     """Check and run one configuration; with `dry_run` show it and what would be done."""
+    from growpage.run.first_prompt import first_prompt
     from growpage.run.job import run_job
     from growpage.run.preflight import check
 
@@ -195,6 +196,7 @@ def run_one(config: Config, overrides: Sequence[str]) -> int:
     if config.dry_run:
         print(yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
         print(f"run directory: {run_directory(config)}")
+        print(first_prompt(config))
     return run_job(config, list(overrides))
 
 

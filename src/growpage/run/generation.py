@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from growpage.backends.base import Backend
-from growpage.bench.base import Benchmark
+from growpage.bench.base import Benchmark, Problem
 from growpage.config import SamplingConfig
 from growpage.engine.request import FinishReason, Request, RequestOutput, SamplingParams
 from growpage.errors import UsageError
@@ -35,8 +35,7 @@ def make_prompts(
     """One prompt a problem, by problem id. Raises `UsageError` for words outside the vocabulary."""
     prompts: dict[str, Prompt] = {}
     for problem in {item.problem.id: item.problem for item in items}.values():
-        messages = benchmark.messages(problem)
-        text = _render(tokenizer, messages, enable_thinking, problem.is_thinking)
+        text = render(benchmark, tokenizer, problem, enable_thinking=enable_thinking)
         if words := tokenizer.unknown_words(text):
             raise UsageError(
                 f"problem {problem.id}: the vocabulary of the model does not cover {words[0]!r} and "
@@ -46,18 +45,20 @@ def make_prompts(
     return prompts
 
 
-def _render(
+def render(
+    benchmark: Benchmark,
     tokenizer: ChatTokenizer,
-    messages: list[dict[str, str]],
+    problem: Problem,
+    *,
     enable_thinking: bool | None,
-    is_thinking: bool | None,
 ) -> str:
     """The prompt; where a problem is asked without thinking, with a think block that is closed.
 
     Some templates close it themselves, others open one or know of none; a model that has no token
     for it does not think.
     """
-    if is_thinking is not False:
+    messages = benchmark.messages(problem)
+    if problem.is_thinking is not False:
         return tokenizer.render(messages, enable_thinking=enable_thinking)
     text = tokenizer.render(messages, enable_thinking=False)
     has_token = len(tokenizer.encode(END_THINK)) == 1

@@ -43,7 +43,7 @@ def check(config: Config) -> None:
         _check_vllm(config)
     if config.stage is not Stage.grade:
         _check_device(config)
-        _check_model(config.model, config.engine.device)
+        _check_model(config.model, config.engine.device, is_plan=config.dry_run)
 
 
 def scorer_names() -> list[str]:
@@ -169,7 +169,8 @@ def _check_device(config: Config) -> None:
         )
 
 
-def _check_model(model: ModelConfig, device: str) -> None:
+def _check_model(model: ModelConfig, device: str, *, is_plan: bool) -> None:
+    """is_plan: nothing will be loaded, so that a model for other machines can be looked at here."""
     require(bool(model.path), "model.path", model.path, "a folder, a .gguf file or a hub id")
     if model.path.startswith("gguf:"):
         _check_package(model)
@@ -178,7 +179,7 @@ def _check_model(model: ModelConfig, device: str) -> None:
     elif host.is_local_path(model.path):
         if not host.exists(model.path):
             raise UsageError(f"model.path={model.path}: no such file or folder.")
-    else:
+    elif not is_plan:
         _check_hub_model(model, device)
 
 
