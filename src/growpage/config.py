@@ -19,6 +19,7 @@ from growpage.budget.base import (
     CapacityPolicy,
 )
 from growpage.budget.registry import POLICIES
+from growpage.engine.arrivals import ArrivalConfig
 from growpage.engine.config import CPU_PAGE_SIZE, GPU_PAGE_SIZE, EngineConfig
 from growpage.engine.request import SamplingParams
 from growpage.errors import UsageError, closest, require, unknown
@@ -193,6 +194,7 @@ class Config:
     sampling: SamplingConfig = MISSING
     grader: GraderConfig = MISSING
     paths: PathsConfig = MISSING
+    arrivals: ArrivalConfig = field(default_factory=ArrivalConfig)
     seed: int = 0  # base of every request's seed
     stage: Stage = Stage.all
     fresh: bool = False  # start over where a run directory exists
@@ -215,6 +217,7 @@ GROUPS: dict[str, type] = {
     "sampling": SamplingConfig,
     "grader": GraderConfig,
     "paths": PathsConfig,
+    "arrivals": ArrivalConfig,
 }
 
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_.-]{,63}")

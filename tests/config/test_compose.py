@@ -24,6 +24,7 @@ from growpage.config import (
     to_config,
     to_dict,
 )
+from growpage.engine.arrivals import ArrivalConfig
 from growpage.engine.config import EngineConfig
 from growpage.errors import UsageError
 from growpage.grade.math import MathGrader
@@ -292,6 +293,7 @@ INSIDE = {
     "pool.kind",
     "sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p",
     "sampling.max_tokens", "sampling.ignore_eos",
+    *(f"arrivals.{item.name}" for item in fields(ArrivalConfig)),
     "seed",
 }  # fmt: skip
 LATER = {"bench.gsm8k_samples", "bench.gsm8k_thinking"}  # inside unless they are null

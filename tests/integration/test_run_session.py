@@ -122,6 +122,20 @@ def test_a_timeline_of_a_complete_run_needs_no_engine(tmp_path: Path) -> None:
     assert run.is_complete
 
 
+@pytest.mark.parametrize("kind", ["poisson", "bursts", "chat", "long_prompts"])
+def test_requests_that_come_over_time_give_the_samples_of_all_at_once(
+    tmp_path: Path, kind: str
+) -> None:
+    at_once = prepare(tmp_path / "a")
+    work(at_once)
+    settings = {"rate": 200.0, "think_time_s": 0.01, "long_every_s": 0.02, "kind": kind}
+    spread = prepare(tmp_path / "b", **{f"arrivals.{k}": v for k, v in settings.items()})
+    work(spread)
+    assert [row[4:] for row in outputs(spread)] == [row[4:] for row in outputs(at_once)]
+    arrivals = [row.times.arrival_s for row in read_rows(spread.samples, SampleRow)]
+    assert len(set(arrivals)) > 4
+
+
 def test_samples_of_one_problem_differ_and_have_their_own_seeds(tmp_path: Path) -> None:
     run = prepare(tmp_path)
     work(run)

@@ -72,6 +72,7 @@ class Scheduler:
         self._num_swapped_pages = 0
         self._num_arrivals = 0
         self._draining: list[Sequence] = []
+        self.token_listener: Callable[[str, int, int, float], None] | None = None
         self.num_output_tokens = 0  # of all requests, without dropped ones
         self._live_ids: set[str] = set()
         self._ended: list[tuple[Sequence, FinishReason, str | None]] = []
@@ -493,6 +494,9 @@ class Scheduler:
         else:
             metrics.max_itl_s = max(metrics.max_itl_s or 0.0, now - sequence.last_token_time)
         sequence.last_token_time = now
+        if self.token_listener is not None:
+            num_known = sequence.num_output_tokens - sequence.num_unknown_tokens
+            self.token_listener(sequence.request_id, token, num_known - 1, now)
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
         """Out of the queue it is in, with all that it holds."""

@@ -9,6 +9,7 @@ from typing import Any
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark, ProblemSet
 from growpage.config import Config, Stage
+from growpage.engine.arrivals import Arrivals
 from growpage.engine.request import EngineStats, RequestOutput
 from growpage.errors import UsageError
 from growpage.grade.base import Grader
@@ -39,6 +40,7 @@ from growpage.store.shapes import EVENT_SHAPE
 logger = logging.getLogger(__name__)
 
 _STATS_EVERY_S = 5.0
+_IDLE_S = 0.005  # between two looks for an arrival
 
 
 class Stopped(Exception):
@@ -133,21 +135,34 @@ class Session:
         num_stored: int,
     ) -> None:
         backend, by_id = engine.backend, {item.request_id: item for item in todo}
+        lengths = [len(prompts[item.problem.id].token_ids) for item in todo]
+        arrivals = Arrivals(self._config.arrivals, lengths, seed=self._config.seed)
+        place_of = {item.request_id: place for place, item in enumerate(todo)}
         started = time.perf_counter()
-        for item in todo:
-            submit(backend, item, prompts[item.problem.id], self._config.sampling)
+
+        def submit_due() -> None:
+            for place in arrivals.due(time.perf_counter() - started):
+                item = todo[place]
+                submit(backend, item, prompts[item.problem.id], self._config.sampling)
+
+        submit_due()
         num_total, num_finished, last_stats = num_stored + len(todo), 0, started
         progress = Progress(
             self._dir.name, num_total=num_total, num_before=num_stored, console=self._console
         )
         with progress, AppendFile(self._dir.samples) as file:
-            while backend.has_unfinished_requests():
+            while arrivals.num_left or backend.has_unfinished_requests():
                 if self._should_stop():
                     self._log_engine(backend, started)
                     raise Stopped
+                submit_due()
+                if not backend.has_unfinished_requests():
+                    time.sleep(_IDLE_S)
+                    continue
                 rows = []
                 for output in self._step(backend, started):
                     item = by_id.pop(output.request_id)
+                    arrivals.finished(place_of[output.request_id], time.perf_counter() - started)
                     text = output.text or engine.tokenizer.decode(output.token_ids)
                     rows.append(
                         sample_row(
