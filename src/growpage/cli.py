@@ -99,6 +99,10 @@ def _run(arguments: list[str]) -> int:
         from growpage.run import verbs
 
         return verbs.main(arguments[0], arguments[1:])
+    if any(item.startswith("run=") for item in arguments):
+        from growpage.run.regrade import regrade
+
+        return regrade(arguments, CONFIG_FOLDER)
     flags, overrides = split_arguments(arguments)
     check_overrides(overrides)
     composed = _compose([*flags, *overrides])
@@ -185,7 +189,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 # ---- one job ---------------------------------------------------------------------------------------
 
 
-def run_one(config: Config, overrides: Sequence[str]) -> int:
+def run_one(config: Config, overrides: Sequence[str], *, is_brief: bool = False) -> int:
     """Check and run one configuration; with `dry_run` show it and what would be done."""
     from growpage.run.first_prompt import first_prompt
     from growpage.run.job import run_job
@@ -197,7 +201,7 @@ def run_one(config: Config, overrides: Sequence[str]) -> int:
         print(yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True))
         print(f"run directory: {run_directory(config)}")
         print(first_prompt(config))
-    return run_job(config, list(overrides))
+    return run_job(config, list(overrides), is_brief=is_brief)
 
 
 def _compose(arguments: Sequence[str]) -> DictConfig | None:
@@ -280,7 +284,7 @@ def _sweep_job(composed: DictConfig) -> int:
     overrides = list(settings.overrides.task)
     print(f"\njob {settings.job.num}: {' '.join(overrides)}", flush=True)
     try:
-        return run_one(to_config(composed), overrides)
+        return run_one(to_config(composed), overrides, is_brief=True)
     except USER_ERRORS as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return EXIT_USAGE
