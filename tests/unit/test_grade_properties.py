@@ -1,13 +1,22 @@
 """Properties: a changed digit, sign, bracket or order is wrong; nothing a model writes raises."""
 
+import os
+import tempfile
+import threading
+import time
 from fractions import Fraction
+from pathlib import Path
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growpage.bench.base import Problem
+from growpage.grade.base import Answer
 from growpage.grade.compare import Comparison, compare, reads_as_answer
 from growpage.grade.extraction import extract
 from growpage.grade.matcher import NeedsWorker
+from growpage.grade.math import MathGrader
 from growpage.grade.policy import MathPolicy
 from growpage.grade.symbolic import SymbolicIrrational
 
@@ -197,3 +206,82 @@ def test_different_golds_do_not_answer_each_other(gold: str, answer: str) -> Non
 def test_text_around_the_answer_is_not_searched(gold: str) -> None:
     for written in (f"{gold} \\text{{ or not}}", f"\\text{{not }} {gold}", f"{gold}{gold}7"):
         assert not is_right(gold, written)
+
+
+# ---- ten thousand at once ----------------------------------------------------------------------------
+
+HOSTILE = (
+    "9^{9^{9^{9}}}", "(10^6)!", "\\frac{1}{0}", "\\sqrt{-1}^{\\sqrt{-1}}", "10^{10^{6}}-1", "{" * 50, "\\frac" * 200,
+    "__import__('os').system('true')", "\\binom{10^9}{5}", "1" * 5000, "\\sqrt{2}" * 40, "x" * 3000, "\\sin(10^{400})",
+    "2^{-1000}", "0." + "3" * 2000, "\\begin{pmatrix}" + "1 & " * 200 + "\\end{pmatrix}", "[" * 100 + "]" * 100,
+    "\\pm" * 30, "\\{" + ",".join(map(str, range(300))) + "\\}", "\\text{" * 60, "e^{i\\pi}",
+    "((((((1))))))", "\\infty-\\infty",
+)  # fmt: skip
+ORDINARY = (
+    "5",
+    "-2",
+    "\\frac{1}{2}",
+    "(1,2)",
+    "0.25",
+    "x=5",
+    "3\\sqrt{2}",
+    "1,200",
+    "50\\%",
+    "\\frac{3}{4}\\pi",
+)
+FRAMES = (
+    "\\boxed{%s}",
+    "<think>a</think>\\boxed{%s}",
+    "The answer is $%s$.",
+    "#### %s",
+    "\\boxed{%s} and \\boxed{1}",
+)
+
+
+def test_ten_thousand_adversarial_gradings_leave_nothing_and_none_is_wrongly_right() -> None:
+    """Answers drawn from a seed; those with the gold in them are told by their place, not by the grader."""
+    answers, is_same = drawn_answers(10_000)
+    open_files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    folder = set(os.listdir(tempfile.gettempdir()))
+    grader = MathGrader(timeout_s=2.0, num_workers=2, memory_gib=1.0)
+    grader.grade(answers[:100])  # imports stay
+    before = resident_bytes()
+    started = time.monotonic()
+    verdicts = grader.grade(answers)
+    seconds = time.monotonic() - started
+    pids = grader._pool.pids()
+    grader.close()
+    assert not any("grader_error" in verdict.flags for verdict in verdicts)
+    assert [v for v, same in zip(verdicts, is_same, strict=True) if v.correct and not same] == []
+    assert [v for v, same in zip(verdicts, is_same, strict=True) if same and not v.correct] == []
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert threading.active_count() == threads
+    assert resident_bytes() - before < 100 << 20
+    new = set(os.listdir(tempfile.gettempdir())) - folder
+    assert not any("growpage" in name for name in new)
+    assert seconds < 120.0, "a minute on two cores of its own; tests run beside others"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def drawn_answers(count: int) -> tuple[list[Answer], list[bool]]:
+    dice = Random(20240)
+    answers, is_same = [], []
+    for index in range(count):
+        gold = dice.choice(ORDINARY)
+        kind = dice.randrange(4)
+        if kind == 0:
+            text, same = dice.choice(FRAMES[:3]) % gold, True
+        elif kind == 1:
+            text, same = dice.choice(FRAMES[:4]) % (dice.choice(HOSTILE) + str(index)), False
+        elif kind == 2:
+            text, same = dice.choice(FRAMES[:3]) % f"{gold}7", False  # a digit more
+        else:
+            text, same = f"<think>\\boxed{{{gold}}}" + "x" * dice.randrange(2000), False  # cut off
+        problem = Problem(id=str(index), question="", answer=gold)
+        answers.append(Answer(problem=problem, text=text, finish_reason="stop"))
+        is_same.append(same)
+    return answers, is_same
