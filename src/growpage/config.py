@@ -357,6 +357,7 @@ def _resolve_policy(config: Config, page_size: int) -> CapacityPolicy:
         ema_bias_correction=is_corrected,
         k_loc=page_size // 4,
         budget_tokens=budget,
+        buffer_tokens=page_size,
     )
 
 

@@ -76,6 +76,11 @@ MISTAKES = {  # arguments, what the one line must say
         "policy.scorer_settings.num_sinks=2",
         "policy.scorer_settings.num_sinks=2 no effect policy.scorer=dual_timescale",
     ),
+    "buffer": ("policy=rkv policy.buffer_tokens=100", "policy.buffer_tokens=100 multiple 16"),
+    "window above the budget": (
+        "policy=morphkv policy.budget_tokens=32",
+        "policy.budget_tokens=32 32 protected",
+    ),
     "scorer's range": (
         "policy.scorer=streaming_llm policy.scorer_settings.num_sinks=-1",
         "policy.scorer_settings.num_sinks=-1 0..4096",

@@ -9,11 +9,15 @@ from growpage.budget.base import CapacityPolicy, RetentionCandidates
 from growpage.budget.coverage import Coverage
 from growpage.budget.fixed import Fixed
 from growpage.budget.fullkv import FullKV
+from growpage.budget.gkv import GKV
 from growpage.budget.growpage import GrowPage
 from growpage.budget.inverse import Inverse
+from growpage.budget.morphkv import MorphKV
 from growpage.budget.random import Random
+from growpage.budget.rkv import RKV
 from growpage.budget.scorer_settings import ScorerSettings
 from growpage.budget.shrink import Shrink
+from growpage.budget.zipage import Zipage
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.engine import Engine
 from growpage.engine.events import EventKind
@@ -24,10 +28,15 @@ from tests.tiny_models import make_tiny
 
 TOLERANCE = 1e-4
 
-SMALL = {"num_protected_tokens": 1, "scorer_settings": ScorerSettings(window=3)}
+TINY = ScorerSettings(window=3)
+SMALL = {"num_protected_tokens": 1, "scorer_settings": TINY}
 
 # One row a policy: joined by every new one.
 POLICIES = {
+    "policy-rkv": lambda b: RKV(budget_tokens=2 * b, buffer_tokens=2 * b, scorer_settings=TINY),
+    "policy-gkv": lambda b: GKV(budget_tokens=3 * b, scorer_settings=TINY),
+    "policy-morphkv": lambda b: MorphKV(budget_tokens=2 * b, scorer_settings=TINY),
+    "policy-zipage": lambda b: Zipage(budget_tokens=3 * b, scorer_settings=TINY),
     "fullkv": lambda b: FullKV(),
     "fixed": lambda b: Fixed(budget_tokens=4 * b, num_protected_tokens=3),
     "growpage": lambda b: GrowPage(initial_pages=3, num_protected_tokens=3),

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -374,3 +376,11 @@ def test_a_window_comes_back_from_the_host_bit_for_bit() -> None:
         store(ring, 0, position, float(position))
     ring.restore(1, ring.export(0))
     assert torch.equal(ring.newest(0, 4, 3), ring.newest(1, 4, 3))
+
+
+def test_the_page_of_the_algorithm_has_every_recipe() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithm.md").read_text()
+    for name, recipe in RECIPES.items():
+        values = {key: getattr(value, "value", value) for key, value in asdict(recipe).items()}
+        words = ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)
+        assert f"| `{name}` | {words or 'none'} |" in page
