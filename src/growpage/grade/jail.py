@@ -36,6 +36,7 @@ _MAX_STACK = 256 << 20
 _SYSTEM_FOLDERS = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+_HARDWARE = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
 _MOUNT_POINTS = ("/sys", "/mnt", "/tmp")
 
 Frame = tuple[dict[str, Any], bytes]
@@ -66,9 +67,13 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jail:
-    """Where programs run and as whom. `box` None: a temporary folder for each."""
+    """Where programs run and as whom. `box` None: a temporary folder for each.
+
+    `has_landlock`: without namespaces, the kernel at least keeps programs to their folder.
+    """
 
     mode: str
+    has_landlock: bool = False
     runner: str
     box: str | None
     uid: int | None
@@ -240,7 +245,7 @@ def _enter_other_user() -> Jail:
     """No namespaces, but root may run programs as nobody: they cannot signal or read what is ours."""
     if os.geteuid() != 0:
         raise PermissionError("needs root")
-    jail = Jail(mode="other_user", runner=_runner_here(), box=None, uid=NOBODY)
+    jail = _without_namespaces("other_user", NOBODY)
     child = os.fork()
     if child == 0:
         try:
@@ -255,7 +260,20 @@ def _enter_other_user() -> Jail:
 
 def _enter_processes() -> Jail:
     """Limits, a process group, a clean environment and the filter of system calls, and no more."""
-    return Jail(mode="processes", runner=_runner_here(), box=None, uid=None)
+    return _without_namespaces("processes", None)
+
+
+def _without_namespaces(mode: str, uid: int | None) -> Jail:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if linux.restrict_files(_readable(), ()) else 1)
+    has_landlock = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    name = f"{mode}_landlock" if has_landlock else mode
+    return Jail(mode=name, has_landlock=has_landlock, runner=_runner_here(), box=None, uid=uid)
+
+
+def _readable() -> list[str]:
+    return [*_visible_folders(), *_SYSTEM_FILES, *_HARDWARE, _runner_here()]
 
 
 def _runner_here() -> str:
@@ -458,6 +476,9 @@ class _Watch:
         if jail.uid is not None:
             _become(jail.uid)
         linux.die_with_parent(parent)
+        if jail.has_landlock:
+            devices = [f"/dev/{name}" for name in _DEVICES]
+            linux.restrict_files(_readable(), [self._task.box, *devices])
         is_filtered = linux.filter_system_calls(
             own_pid=None if jail.has_namespaces else os.getpid()
         )

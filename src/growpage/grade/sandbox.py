@@ -128,7 +128,7 @@ class _Server:
     """The process and the two pipes to it."""
 
     def __init__(self, mode: str) -> None:
-        self.mode = mode
+        self.mode = ""  # what the server says
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MODULE, mode],
             stdin=subprocess.PIPE,
@@ -146,7 +146,11 @@ class _Server:
         """ "" when the server has locked itself in; else why not."""
         with self._limit(_START_LIMIT_S):
             content = self._receive()
-        return "it ended" if content is None else str(json.loads(content).get("error", ""))
+        if content is None:
+            return "it ended"
+        reply = json.loads(content)
+        self.mode = str(reply.get("mode", ""))
+        return str(reply.get("error", ""))
 
     def ask(
         self, header: dict[str, Any], contents: Sequence[bytes], limit_s: float
