@@ -9,7 +9,6 @@ from typing import Any
 from growpage.backends.base import Backend
 from growpage.bench.base import Benchmark, ProblemSet
 from growpage.config import Config, Stage
-from growpage.engine.arrivals import Arrivals
 from growpage.engine.request import EngineStats, RequestOutput
 from growpage.errors import UsageError
 from growpage.grade.base import Grader
@@ -17,8 +16,9 @@ from growpage.identity import config_hash, grader_hash
 from growpage.metrics.serving import SessionTotals
 from growpage.paper.timeline import read_timeline, write_chrome_trace, write_pages_plot
 from growpage.run.build import Parts, ReadyEngine
-from growpage.run.generation import Prompt, make_prompts, sample_row, submit
+from growpage.run.generation import Prompt, make_prompts, sample_row
 from growpage.run.grading import BATCH_SIZE, grade_answers, to_answer, verdict_row
+from growpage.run.load import Load
 from growpage.run.progress import Progress
 from growpage.run.report import make_console
 from growpage.run.resume import (
@@ -40,7 +40,6 @@ from growpage.store.shapes import EVENT_SHAPE
 logger = logging.getLogger(__name__)
 
 _STATS_EVERY_S = 5.0
-_IDLE_S = 0.005  # between two looks for an arrival
 
 
 class Stopped(Exception):
@@ -134,35 +133,23 @@ class Session:
         *,
         num_stored: int,
     ) -> None:
-        backend, by_id = engine.backend, {item.request_id: item for item in todo}
-        lengths = [len(prompts[item.problem.id].token_ids) for item in todo]
-        arrivals = Arrivals(self._config.arrivals, lengths, seed=self._config.seed)
-        place_of = {item.request_id: place for place, item in enumerate(todo)}
-        started = time.perf_counter()
-
-        def submit_due() -> None:
-            for place in arrivals.due(time.perf_counter() - started):
-                item = todo[place]
-                submit(backend, item, prompts[item.problem.id], self._config.sampling)
-
-        submit_due()
+        backend = engine.backend
+        load = Load(backend, todo, prompts, self._config)
+        started = load.started
         num_total, num_finished, last_stats = num_stored + len(todo), 0, started
         progress = Progress(
             self._dir.name, num_total=num_total, num_before=num_stored, console=self._console
         )
         with progress, AppendFile(self._dir.samples) as file:
-            while arrivals.num_left or backend.has_unfinished_requests():
+            while load.is_unfinished:
                 if self._should_stop():
                     self._log_engine(backend, started)
                     raise Stopped
-                submit_due()
-                if not backend.has_unfinished_requests():
-                    time.sleep(_IDLE_S)
+                if not load.wait_for_arrivals():
                     continue
                 rows = []
                 for output in self._step(backend, started):
-                    item = by_id.pop(output.request_id)
-                    arrivals.finished(place_of[output.request_id], time.perf_counter() - started)
+                    item = load.answered(output.request_id)
                     text = output.text or engine.tokenizer.decode(output.token_ids)
                     rows.append(
                         sample_row(
@@ -184,7 +171,7 @@ class Session:
                     last_stats = time.perf_counter()
                     self._log_engine(backend, started)
         self._log_engine(backend, started)
-        assert not by_id, f"the engine lost {sorted(by_id)[:3]}"
+        load.check_complete()
 
     def _step(self, backend: Backend, started: float) -> list[RequestOutput]:
         """One step of the engine; with trace=true a row in events.jsonl says when and with whom."""
