@@ -12,6 +12,7 @@ from growpage.engine import compaction
 from growpage.engine.config import EngineConfig
 from growpage.engine.engine import Engine
 from growpage.engine.event_log import NO_SIGNALS
+from growpage.engine.events import EventKind
 from growpage.engine.models.loader import LoadedModel, load_model
 from growpage.engine.plan import Plan
 from growpage.engine.request import Request, SamplingParams
@@ -114,6 +115,26 @@ def test_nothing_is_timed_unless_asked(model: LoadedModel) -> None:
     _kept(engine)
     assert engine.stats().stage_times == {}
     assert engine.describe()["capacity_ops"] == "torch"
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_events_tell_when_and_what_request_and_pool_held(
+    model: LoadedModel, is_ahead: bool
+) -> None:
+    engine = _engine(model, async_scheduling=is_ahead)
+    recorder = Recorder(engine)
+    recorder.run(_requests())
+    times = [event.time_s for event in recorder.events]
+    assert times == sorted(times)
+    for event in recorder.events:
+        assert event.duration_s > 0
+        assert 0 <= event.num_used_pages + event.num_cached_pages <= engine.num_pages
+        assert event.num_tokens <= event.num_pages_after * PAGE or event.kind is EventKind.FINISH
+    compressed = [event for event in recorder.events if event.kind is EventKind.COMPRESS]
+    assert compressed
+    for event in compressed:
+        assert event.num_tokens == (event.num_pages_after - 1) * PAGE
+        assert event.delta == pytest.approx(event.r_short - event.r_long)
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,14 @@ class Engine:
         assert not self._is_shut_down, "the engine was shut down"
         if self._fault is not None:
             raise RuntimeError("the engine stopped when a step failed") from self._fault
+        started = time.perf_counter()
         try:
-            return self._step()
+            outputs = self._step()
         except BaseException as fault:
             self._stop(fault)
             raise
+        self.scheduler.log.end_step(time.perf_counter() - started)
+        return outputs
 
     def _step(self) -> list[RequestOutput]:
         with torch.inference_mode():

@@ -1,6 +1,7 @@
 """Counts and lists what happened to requests' pages. No torch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from growpage.budget.base import Signals
 from growpage.engine.block_pool import BlockPool
@@ -31,6 +32,7 @@ class EventLog:
         self._clock = clock
         self.totals = CapacityCounters()
         self.step = 0
+        self._num_before = 0  # events of earlier steps
         self._events: list[CapacityEvent] = []
 
     def record(
@@ -61,6 +63,15 @@ class EventLog:
                 lost_mass=signals.lost_mass,
             )
         )
+
+    def begin_step(self) -> None:
+        self.step += 1
+        self._num_before = len(self._events)
+
+    def end_step(self, duration_s: float) -> None:
+        """The events of this step took part of this time."""
+        new = self._events[self._num_before :]
+        self._events[self._num_before :] = [replace(e, duration_s=duration_s) for e in new]
 
     def take(self) -> list[CapacityEvent]:
         events, self._events = self._events, []

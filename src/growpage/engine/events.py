@@ -23,9 +23,9 @@ class EventKind(str, Enum):
 class CapacityEvent:
     """One line of events.jsonl. `position` is logical (tokens computed); pages are physical counts.
 
-    `time_s` is the clock of the request's metrics. The request then stores `num_tokens` tokens; of the pool
-    `num_used_pages` have an owner and `num_cached_pages` wait for a prefix hit. Signals are those the decision saw:
-    delta = r_short - r_long (Eq. 8), lost_mass for `coverage`.
+    `time_s` is the clock of the request's metrics, `duration_s` the wall time of the whole step. The request then
+    stores `num_tokens` tokens; of the pool `num_used_pages` have an owner and `num_cached_pages` wait for a prefix
+    hit. Signals are those the decision saw: delta = r_short - r_long (Eq. 8), lost_mass for `coverage`.
     """
 
     step: int
@@ -38,6 +38,7 @@ class CapacityEvent:
     num_used_pages: int | None = None
     num_cached_pages: int | None = None
     time_s: float | None = None
+    duration_s: float | None = None
     delta: float | None = None
     r_short: float | None = None
     r_long: float | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from growpage.budget.base import CapacityPolicy, EvictingPolicy, Signals, SwapSummaries
+from growpage.budget.retaining import RetainingPolicy
 from growpage.engine.block_pool import BlockPool, page_hash
 from growpage.engine.capacity import CapacityControl
 from growpage.engine.config import Admission, PreemptMode
@@ -65,6 +66,9 @@ class Scheduler:
         self.preempted: list[Sequence] = []  # by arrival
         self.running: list[Sequence] = []  # by arrival
         self._clock = clock
+        self._spares_compressed = (
+            isinstance(policy, RetainingPolicy) and not policy.preempt_compressed
+        )
         self._reinitialises_summaries = (
             isinstance(policy, EvictingPolicy) and policy.swap_summaries is SwapSummaries.reinit
         )
@@ -144,7 +148,7 @@ class Scheduler:
 
         signals: request id → what was measured. A request of `boundaries` that is not there sits this step out.
         """
-        self.log.step += 1
+        self.log.begin_step()
         plan = Plan()
         is_measured = bool(self.policy.signals())
         unknown: set[Sequence] = set()
@@ -270,8 +274,17 @@ class Scheduler:
         while sequence.status is Status.RUNNING:
             if self.capacity.try_advance(sequence, plan):
                 return True
-            self._preempt(self.running[-1], plan)
+            self._preempt(self._victim(), plan)
         return False
+
+    def _victim(self) -> Sequence:
+        """The newest running request, or the newest that was never compacted.
+
+        Where compacted ones are spared, only others ever lack a page: who is over its budget compacts again.
+        """
+        if self._spares_compressed:
+            return next(s for s in reversed(self.running) if s.is_dense)
+        return self.running[-1]
 
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         """Take a running request off the device: swap, recompute, or end it when neither can bring it back."""

@@ -308,6 +308,8 @@ class Session:
         for event in events:
             if "time_s" in event:
                 event["time_s"] = round(event["time_s"] - started, 6)
+            if "duration_s" in event:
+                event["duration_s"] = round(event["duration_s"], 6)
         self._events.append(*events, *self._steps)
         self._steps.clear()
         totals = session_totals(backend.stats(), time.perf_counter() - started)
