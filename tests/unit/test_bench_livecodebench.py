@@ -4,9 +4,10 @@ import base64
 import json
 import os
 import pickle
+import sys
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,24 @@ def test_malformed_problem_is_refused_by_line(
 def test_repeated_id_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2: id 'lcb_v1/abc314_e' was used before"):
         load(tmp_path, OWN, OWN)
+
+
+class HubTable(list[dict[str, Any]]):
+    """Rows with the attributes of `datasets.Dataset` that are read."""
+
+    column_names = tuple(HUB)
+    info = SimpleNamespace(download_checksums={"hf://datasets/x/y@" + "0a" * 20 + "/f": {}})
+
+
+def test_hub_rows_are_counted_and_their_commit_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("datasets")
+    module.load_dataset = lambda *_, **__: HubTable([HUB, HUB | {"question_id": "2"}])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    found = make_benchmark(spec(num_problems_expected=2)).load()
+    assert [problem.id for problem in found.problems] == ["2886", "2"]
+    assert found.source == "hub:livecodebench/code_generation/test@" + "0a" * 20
+    with pytest.raises(UsageError, match=r"num_problems_expected=400: .* holds 2 problems"):
+        make_benchmark(spec()).load()
 
 
 @pytest.mark.skipif(SHARED is None, reason="GROWPAGE_TEST_DATA is not set")

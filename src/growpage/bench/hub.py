@@ -1,6 +1,7 @@
 """Questions from the Hugging Face hub. `datasets` is imported only when a data set is loaded."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +70,18 @@ def read_hub(source: HubSource) -> tuple[list[Row], str]:
 
 def read_hub_records(
     source: HubSource, columns: tuple[str, ...]
-) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a split as they are, and their commit. Raises `UsageError` unless it has `columns`."""
+) -> tuple[int, Iterator[dict[str, Any]], str]:
+    """How many rows a split has, the rows as they are one by one, and their commit.
+
+    Raises `UsageError` unless it has `columns`.
+    """
     dataset = _load(source)
     if absent := [name for name in columns if name not in dataset.column_names]:
         raise UsageError(
             f"bench.hub_id={source.hub_id}: has no column {', '.join(absent)} (found: "
             f"{', '.join(dataset.column_names)}). {_WAY_OUT}"
         )
-    return [dict(record) for record in dataset], source.revision or _commit(dataset)
+    return len(dataset), iter(dataset), source.revision or _commit(dataset)
 
 
 _WAY_OUT = (

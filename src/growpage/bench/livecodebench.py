@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from growpage.bench.base import Problem, ProblemSet
@@ -70,12 +71,14 @@ class LiveCodeBench:
 
     def load(self) -> ProblemSet:
         """All problems. Raises `UsageError` for missing or malformed data, or a wrong count."""
+        objects: Iterable[tuple[str, dict[str, Any]]]
         if self._spec.path is not None:
             objects, source = read_objects(self._spec.path), f"file:{self._spec.path}"
         else:
             objects, source = self._from_hub()
-        problems = [problem_of(record, place) for place, record in objects]
-        _check_ids(problems, [place for place, _ in objects])
+        placed = [(place, problem_of(record, place)) for place, record in objects]
+        _check_ids(placed)
+        problems = [problem for _, problem in placed]
         if all(problem.metadata["public_tests_only"] for problem in problems):
             source += ", public tests only: an upper bound, not LiveCodeBench"
         return problem_set(self._spec.name, problems, source)
@@ -98,16 +101,17 @@ class LiveCodeBench:
             num_problems=spec.num_problems_expected or own.num_problems,
         )
 
-    def _from_hub(self) -> tuple[list[tuple[str, dict[str, object]]], str]:
+    def _from_hub(self) -> tuple[Iterator[tuple[str, dict[str, Any]]], str]:
+        """Row by row, since the tests are gigabytes of text."""
         hub = self.hub_source()
-        records, commit = read_hub_records(hub, (*_COLUMNS, _HIDDEN))
-        if len(records) != hub.num_problems:
+        num_rows, records, commit = read_hub_records(hub, (*_COLUMNS, _HIDDEN))
+        if hub.num_problems is not None and num_rows != hub.num_problems:
             raise UsageError(
-                f"bench.num_problems_expected={hub.num_problems}: {hub} holds {len(records)} "
-                "problems. Pin another bench.revision, or state the number you expect."
+                f"bench.num_problems_expected={hub.num_problems}: {hub} holds {num_rows} problems. Pin "
+                "another bench.revision, or state the number you expect."
             )
-        places = [f"{hub}, row {number}" for number in range(len(records))]
-        return list(zip(places, records, strict=True)), f"{hub}@{commit}"
+        places = (f"{hub}, row {number}" for number in range(num_rows))
+        return zip(places, records, strict=True), f"{hub}@{commit}"
 
 
 def problem_of(record: dict[str, Any], place: str) -> Problem:
@@ -219,9 +223,9 @@ class _OnlyText(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{_HIDDEN} names {module_name}.{global_name}")
 
 
-def _check_ids(problems: list[Problem], places: list[str]) -> None:
+def _check_ids(placed: list[tuple[str, Problem]]) -> None:
     seen: dict[str, str] = {}
-    for problem, place in zip(problems, places, strict=True):
+    for place, problem in placed:
         if problem.id in seen:
             raise UsageError(
                 f"{place}: id '{problem.id}' was used before ({seen[problem.id]}). Give each problem its "

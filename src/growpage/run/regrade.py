@@ -1,5 +1,7 @@
 """`python run.py stage=grade run=RUN`: new verdicts on stored samples, and what they changed. Generates nothing."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from growpage.config import Config, from_dict, to_dict
-from growpage.errors import UsageError, unknown
+from growpage.errors import EXIT_FAILED, EXIT_USAGE, UsageError, unknown
 from growpage.grade.registry import GRADERS
 from growpage.places import default_runs_folder, expand
-from growpage.run.build import REAL_PARTS
 from growpage.run.frozen import thaw
 from growpage.run.preflight import check
 from growpage.run.report import make_console, print_run
-from growpage.run.session import Session
 from growpage.store.atomic import write_bytes
 from growpage.store.errors import StoreError
 from growpage.store.run_dir import RunDir, find_run
@@ -49,30 +49,20 @@ def regrade(arguments: Sequence[str], config_folder: Path) -> int:
     try:
         config = _with_grader(thaw(run.config), run, settings, config_folder)
         check(config)
-        with run.lock_for_job(), run.lock_for_worker():
+        with run.lock_for_job():
             run.settle()
             if settings:
                 _store_grader(run, config)
             run.reopen()
-            _Regrading(run, config, _stored_hash(run)).run()
+            command = [sys.executable, "-m", "growpage.run.regrade_worker", str(run.path)]
+            status = subprocess.run(command, check=False).returncode
     except StoreError as error:
         raise UsageError(str(error)) from error
+    if status != 0:
+        return status if status == EXIT_USAGE else EXIT_FAILED
     print_run(run, console)
     print_changes(run, console)
     return 0
-
-
-class _Regrading(Session):
-    """A session that looks for the samples of a run under the hash with which they were stored."""
-
-    def __init__(self, run: RunDir, config: Config, stored_hash: str) -> None:
-        super().__init__(run, config, REAL_PARTS)
-        self._hash = stored_hash
-
-
-def _stored_hash(run: RunDir) -> str:
-    stored = (run.read_provenance() or {}).get("config_hash")
-    return stored if isinstance(stored, str) else run.name.rpartition("-")[2]
 
 
 def _store_grader(run: RunDir, config: Config) -> None:
