@@ -8,7 +8,8 @@ from growpage.errors import EXIT_FAILED
 from growpage.identity import run_directory
 from growpage.run.job import run_job
 from growpage.run.preflight import check
-from growpage.run.report import make_console, state_label
+from growpage.run.report import ABSENT, headline, make_console, state_label
+from growpage.store.errors import StoreError
 from growpage.store.run_dir import RunDir
 
 _SIGNALS = 128  # exit statuses above: ended by a signal
@@ -50,12 +51,12 @@ def print_summary(jobs: Sequence[SweepJob], statuses: Sequence[int]) -> int:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("job", "overrides", "state", "run"):
+    for heading in ("job", "overrides", "state", "pass@1 %", "KV capacity", "run"):
         table.add_column(heading, overflow="fold")
     states = _states(jobs, statuses)
     for job, state in zip(jobs, states, strict=True):
-        name = run_directory(job.config).name
-        table.add_row(str(job.number), " ".join(job.overrides), state, name)
+        run = RunDir(run_directory(job.config))
+        table.add_row(str(job.number), " ".join(job.overrides), state, *_headline(run), run.name)
     console = make_console()
     console.print(table)
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
@@ -63,6 +64,13 @@ def print_summary(jobs: Sequence[SweepJob], statuses: Sequence[int]) -> int:
     return next((status for status in statuses if status > _SIGNALS), 0) or (
         EXIT_FAILED if set(states) - {"ok", "skipped"} else 0
     )
+
+
+def _headline(run: RunDir) -> tuple[str, str]:
+    try:
+        return headline(run)
+    except StoreError:  # its own command has told of the damage
+        return ABSENT, ABSENT
 
 
 def _states(jobs: Sequence[SweepJob], statuses: Sequence[int]) -> list[str]:

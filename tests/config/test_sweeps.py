@@ -31,7 +31,8 @@ def sweep(
     def run(*arguments: str, jobs: Sequence[Job] = ()) -> tuple[int, list[Config], str, str]:
         started: list[Config] = []
 
-        def run_job(config: Config, overrides: Sequence[str]) -> int:
+        def run_job(config: Config, overrides: Sequence[str], *, is_brief: bool) -> int:
+            assert is_brief
             started.append(config)
             return jobs[len(started) - 1](config) if jobs else 0
 

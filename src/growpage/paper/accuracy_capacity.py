@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from growpage.budget.registry import POLICIES
 from growpage.paper.markdown import markdown_table
 from growpage.paper.points import Point
 from growpage.store.atomic import make_folder, write_atomically, write_bytes
@@ -76,11 +77,10 @@ def _draw(points: Sequence[Point], footer: str) -> "Figure":
             [p.capacity_tokens for p in curve], [100 * p.accuracy for p in curve],
             color="0.6", zorder=1, label="fixed budgets",
         )  # fmt: skip
-    colours = _colours(points)
     seen: dict[str, int] = {}
     for point in points:
         _add_point(
-            axes, point, colours[point.policy], _MARKERS[seen.get(point.policy, 0) % len(_MARKERS)]
+            axes, point, _colour(point.policy), _MARKERS[seen.get(point.policy, 0) % len(_MARKERS)]
         )
         seen[point.policy] = seen.get(point.policy, 0) + 1
     first = points[0]
@@ -109,11 +109,10 @@ def _add_point(axes: "Axes", point: Point, colour: str, marker: str) -> None:
         )  # fmt: skip
 
 
-def _colours(points: Sequence[Point]) -> dict[str, str]:
-    names = [name for name in dict.fromkeys(p.policy for p in points) if name != _CURVE]
-    colours: dict[str, str] = {name: f"C{i}" for i, name in enumerate(names)}
-    colours[_CURVE] = "0.45"
-    return colours
+def _colour(policy: str) -> str:
+    """The same for a policy in every figure."""
+    names = [name for name in POLICIES if name != _CURVE]
+    return "0.45" if policy == _CURVE else f"C{names.index(policy) % 10}"
 
 
 def _csv(points: Sequence[Point]) -> str:

@@ -112,8 +112,13 @@ def footer(runs: Iterable[StoredRun]) -> str:
     is_dirty = any((run.metrics or {})["is_dirty_tree"] for run in rows)
     first = rows[0].metrics or {}
     accuracy = first["accuracy"]
-    return (
-        f"{len(rows)} runs; bench={first['bench']}, {accuracy['num_questions']} questions × "
-        f"{accuracy['num_samples']}; model={first['model']}; {', '.join(devices)}; commit "
-        f"{', '.join(commits) or 'unknown'}{' with local changes' if is_dirty else ''}"
-    )
+    temperatures = sorted({run.settings.get("sampling.temperature", "?") for run in rows})
+    parts = [
+        f"{len(rows)} runs",
+        f"bench={first['bench']}, {accuracy['num_questions']} questions × {accuracy['num_samples']}, "
+        f"temperature {', '.join(temperatures)}",
+        f"model={first['model']}",
+        ", ".join(devices),
+        f"commit {', '.join(commits) or 'unknown'}{' with local changes' if is_dirty else ''}",
+    ]
+    return "; ".join(parts)

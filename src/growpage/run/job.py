@@ -18,9 +18,10 @@ from rich.console import Console
 from growpage.config import Config, Stage, num_samples_planned, resolve
 from growpage.errors import EXIT_FAILED, EXIT_USAGE
 from growpage.identity import config_hash, grader_hash, run_directory
+from growpage.places import CHECKOUT
 from growpage.run.frozen import freeze
-from growpage.run.provenance import session_record
-from growpage.run.report import make_console, print_run, state_label
+from growpage.run.provenance import git_facts, session_record
+from growpage.run.report import make_console, print_run, result_line, state_label
 from growpage.store.atomic import write_json
 from growpage.store.errors import StoreError
 from growpage.store.frames import read_metrics
@@ -35,9 +36,13 @@ _GRACE_S = 60.0  # from the first signal to the kill; a step of a large model ta
 
 
 def run_job(
-    config: Config, overrides: Sequence[str], *, worker_command: Sequence[str] = WORKER_COMMAND
+    config: Config,
+    overrides: Sequence[str],
+    *,
+    is_brief: bool = False,
+    worker_command: Sequence[str] = WORKER_COMMAND,
 ) -> int:
-    """Do what is left of the run of `config`, and print its table.
+    """Do what is left of the run of `config`, and print its table; `is_brief`: a line instead.
 
     Returns 0 when the run is complete, 1 when it failed, 2 when the user can mend it (the worker
     has said how), 128 + signal when it was interrupted. Raises UsageError for what is found
@@ -49,7 +54,7 @@ def run_job(
         _print_plan(resolved, console)
         return 0
     try:
-        return _Job(resolved, overrides, worker_command, console).run()
+        return _Job(resolved, overrides, worker_command, console, is_brief).run()
     except StoreError as error:
         make_console(is_error=True).print(f"error: {error}", markup=False, soft_wrap=True)
         return EXIT_FAILED
@@ -62,8 +67,10 @@ class _Job:
         overrides: Sequence[str],
         worker_command: Sequence[str],
         console: Console,
+        is_brief: bool,
     ) -> None:
         self._config = config
+        self._is_brief = is_brief
         self._overrides = list(overrides)
         self._command = list(worker_command)
         self._console = console
@@ -75,7 +82,8 @@ class _Job:
         existing = find_existing(path, self._hash)
         if existing is not None and self._has_nothing_to_do(existing):
             self._console.print("already complete", markup=False)
-            print_run(existing, self._console)
+            self._tell_of_other_code(existing)
+            self._print_end(existing)
             return 0
         run_dir, is_new = find_or_create(path, self._hash)
         with self._lock(run_dir, is_new):
@@ -85,6 +93,18 @@ class _Job:
         if code == 0:
             self._print_end(run_dir)
         return code
+
+    def _tell_of_other_code(self, run_dir: RunDir) -> None:
+        """The hash covers the configuration, not the code: a policy that was edited gives other samples."""
+        sessions = (run_dir.read_provenance() or {}).get("sessions") or [{}]
+        before, now = sessions[-1].get("git"), git_facts(CHECKOUT) if CHECKOUT else None
+        names = ("commit", "diff_sha256")
+        if before and now and any(before.get(name) != now.get(name) for name in names):
+            changes = " with changes" if before.get("is_dirty") else ""
+            self._say(
+                f"made by other code than this (commit {before['commit'][:12]}{changes}): "
+                "fresh=true makes it anew"
+            )
 
     def _has_nothing_to_do(self, run_dir: RunDir) -> bool:
         if self._config.fresh or self._config.stage is Stage.grade or not run_dir.is_complete:
@@ -184,7 +204,10 @@ class _Job:
         self._errors.print(text, markup=False, soft_wrap=True)
 
     def _print_end(self, run_dir: RunDir) -> None:
-        if run_dir.is_complete:
+        if run_dir.is_complete and self._is_brief:
+            line = f"{run_dir.name}: {result_line(run_dir)}"
+            self._console.print(line, markup=False, soft_wrap=True)
+        elif run_dir.is_complete:
             print_run(run_dir, self._console)
         else:
             self._console.print(

@@ -59,6 +59,20 @@ def print_run(run: RunDir, console: Console) -> None:
     console.print(f"compare  python run.py compare {run.name} RUN…", soft_wrap=True, markup=False)
 
 
+def result_line(run: RunDir) -> str:
+    """Accuracy and average capacity of a complete run."""
+    pass_at_1, capacity = headline(run)
+    return f"pass@1 {pass_at_1} %, KV capacity {capacity} tokens"
+
+
+def headline(run: RunDir) -> tuple[str, str]:
+    """pass@1 with its interval in percent, and the average KV capacity in tokens; as text."""
+    metrics = read_metrics(run)
+    if metrics is None:
+        return ABSENT, ABSENT
+    return _accuracy_cell(metrics), _number("capacity", "avg_tokens")(metrics)
+
+
 def print_comparison(runs: Sequence[RunDir], console: Console) -> None:
     """Runs side by side, as many as fit; the first is the one that the others are paired with."""
     views = [RunView.of(run) for run in runs]

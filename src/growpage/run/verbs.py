@@ -22,7 +22,7 @@ from growpage.store.errors import StoreError
 from growpage.store.frames import read_metrics
 from growpage.store.run_dir import RunDir, find_run, list_runs
 from growpage.store.settings import settings_text
-from growpage.store.sweeps import last_sweep
+from growpage.store.sweeps import last_record, last_sweep
 
 USAGE = {
     "compare": "python run.py compare [RUN RUN…] [paths.runs=FOLDER]\n"
@@ -84,8 +84,11 @@ def plot(arguments: Arguments, console: Console) -> None:
     for row in table_rows(points):
         table.add_row(*row)
     console.print(table)
-    stem = (
-        arguments.out or arguments.root.parent / "figures" / f"{points[0].bench}-{points[0].model}"
+    figures = arguments.root.parent / "figures"
+    stem = arguments.out or figures / (
+        f"{points[0].bench}-{points[0].model}"
+        if arguments.names
+        else last_record(arguments.root).name
     )
     for path in write_figure(points, stem, footer(runs)):
         console.print(f"written  {path}", markup=False, soft_wrap=True)

@@ -17,8 +17,8 @@ license: apache-2.0
 # {name}
 
 A small decoder (Qwen3 architecture, {params} parameters) that solves the procedural problems of growpage's
-`bench=sequences` and nothing else. It exists so that KV budgets can be studied on a laptop: with its whole cache it
-solves nearly every problem, and it fails when a cache too small for the problem is forced on it. It was trained from
+`bench=sequences` and nothing else. It exists so that KV budgets can be studied on a laptop: what it solves with its
+whole cache is measured below, and it fails when a cache too small for the problem is forced on it. It was trained from
 scratch on generated text; no other data or model went in. What holds for it is no evidence about large models.
 
 {hash_line}

@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--preset", help=", ".join(PRESETS))
-    add("--out", type=Path, help="results as OUT.json and OUT.md (results/paper/engine/PRESET)")
+    add("--out", type=Path, help="results as OUT.json and OUT.md (results/engine/PRESET)")
     add("--rows", default="", help="only these, with commas between")
     add("--workloads", default="", help="only these")
     add("--only", default="", help="of preset=kernels: only these")
@@ -155,7 +155,7 @@ def _value(text: str) -> Any:
 
 
 def _results_folder() -> Path:
-    return (CHECKOUT or Path.cwd()) / "results" / "paper" / "engine"
+    return (CHECKOUT or Path.cwd()) / "results" / "engine"
 
 
 # -- running -----------------------------------------------------------------------------------

@@ -20,10 +20,16 @@ def write_names(folder: Path, names: Sequence[str]) -> None:
     write_json(folder / _NAMES, list(names))
 
 
-def last_sweep(runs: Path) -> list[str]:
-    """Names of the runs of the newest sweep, in its order. Raises `UsageError` without one."""
+def last_record(runs: Path) -> Path:
+    """The folder of the newest sweep that has ended. Raises `UsageError` without one."""
     records = sorted(runs.glob(f"{_FOLDER}/*/{_NAMES}"))
     if not records:
         raise UsageError(f"no sweep in {runs} yet: name runs, or start one: python run.py -m …")
-    names: list[str] = read_record(records[-1], [str], "Remove it, or name runs.")
+    return records[-1].parent
+
+
+def last_sweep(runs: Path) -> list[str]:
+    """Names of the runs of the newest sweep, in its order. Raises `UsageError` without one."""
+    file = last_record(runs) / _NAMES
+    names: list[str] = read_record(file, [str], "Remove it, or name runs.")
     return names
