@@ -19,12 +19,11 @@ from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.decoder import Decoder
 from growpage.engine.query_state import QuerySummaries
 from growpage.engine.query_windows import QueryWindows
-from growpage.engine.sampler import Filters, draw, draw_greedily, row_keys
+from growpage.engine.sampler import draw, draw_filtered, draw_greedily, row_keys
 from growpage.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-_ROWS_AT_A_TIME = 64
 MIN_TRITON = (3, 6)
 MIN_CAPABILITY = (8, 0)
 HEAD_DIMS = (32, 64, 128, 256)  # of kernels/qkv.py
@@ -87,9 +86,9 @@ class TorchForward:
     def draw(self, logits: Tensor, samples: Samples) -> Tensor:
         if samples.is_greedy:
             return draw_greedily(logits)
-        if samples.filters is not None:
-            return draw_filtered(logits, samples, samples.filters)
         keys = row_keys(samples.words, samples.output_positions)
+        if samples.filters is not None:
+            return draw_filtered(logits, samples.temperature, keys, samples.filters)
         return draw(logits, samples.temperature, keys)
 
     def keep(self, tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
@@ -127,20 +126,6 @@ class TorchForward:
                 )
             )  # fmt: skip
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def draw_filtered(logits: Tensor, samples: Samples, filters: Filters) -> Tensor:
-    """Tokens of the rows that `filters` has, a few rows at a time: sorting takes many times the memory of logits."""
-    count = len(filters.top_k)
-    keys = row_keys(samples.words[:count], samples.output_positions[:count])
-    tokens = []
-    for start in range(0, count, _ROWS_AT_A_TIME):
-        rows = slice(start, min(start + _ROWS_AT_A_TIME, count))
-        part = Filters(
-            top_k=filters.top_k[rows], top_p=filters.top_p[rows], min_p=filters.min_p[rows]
-        )
-        tokens.append(draw(logits[rows], samples.temperature[rows], keys[rows], part))
-    return torch.cat(tokens)
 
 
 def make_forward(

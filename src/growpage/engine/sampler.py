@@ -18,6 +18,7 @@ from torch import Tensor
 from growpage.engine.plan import NOT_FINITE
 from growpage.engine.request import SamplingParams
 
+_ROWS_AT_A_TIME = 64  # of those that are sorted
 _GOLDEN = -1640531527  # 2^32 / golden ratio, odd: distinct counters stay distinct
 
 
@@ -76,6 +77,22 @@ def draw(
     noisy = scaled + gumbel_noise(keys, logits.shape[1])
     tokens = torch.where(is_drawn, noisy.argmax(-1), logits.argmax(-1))
     return torch.where(has_finite_logit(logits, tokens), tokens, NOT_FINITE)
+
+
+def draw_filtered(logits: Tensor, temperature: Tensor, keys: Tensor, filters: Filters) -> Tensor:
+    """Tokens of the first rows, those that `filters` has.
+
+    Some at a time: sorting takes many times the memory of the logits.
+    """
+    count = len(filters.top_k)
+    tokens = []
+    for start in range(0, count, _ROWS_AT_A_TIME):
+        rows = slice(start, min(start + _ROWS_AT_A_TIME, count))
+        part = Filters(
+            top_k=filters.top_k[rows], top_p=filters.top_p[rows], min_p=filters.min_p[rows]
+        )
+        tokens.append(draw(logits[rows], temperature[rows], keys[rows], part))
+    return torch.cat(tokens)
 
 
 def draw_greedily(logits: Tensor) -> Tensor:

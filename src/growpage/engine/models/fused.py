@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from growpage.engine.attention.triton_paged import paged_decode, paged_prefill_batch
-from growpage.engine.forward import draw_filtered
 from growpage.engine.inputs import Batch, Samples
 from growpage.engine.kernels.activation import silu_and_mul
 from growpage.engine.kernels.norm import add_rms_norm, rms_norm
@@ -27,6 +26,7 @@ from growpage.engine.kv_cache import KVCache
 from growpage.engine.models.decoder import Decoder, Layer
 from growpage.engine.query_state import QuerySummaries
 from growpage.engine.query_windows import QueryWindows
+from growpage.engine.sampler import draw_filtered
 
 
 class TritonForward:
@@ -61,9 +61,9 @@ class TritonForward:
         return torch.mm(hidden, self._decoder.lm_head.weight.t(), out=out)
 
     def draw(self, logits: Tensor, samples: Samples) -> Tensor:
-        if samples.filters is not None:
-            return draw_filtered(logits, samples, samples.filters)
         keys = row_keys(samples.words, samples.output_positions)
+        if samples.filters is not None:
+            return draw_filtered(logits, samples.temperature, keys, samples.filters)
         return draw(logits, samples.temperature, keys)
 
     def keep(self, tokens: Tensor, slot_ids: Tensor, last_tokens: Tensor) -> None:
