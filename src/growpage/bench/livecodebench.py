@@ -38,7 +38,7 @@ _WITH_STDIN = (
 # Problems of v1 whose tests cannot be judged by equality alone (LiveCodeBench's ERRATA.md and the statements).
 _SEVERAL = "abc311_c abc315_e abc326_d abc333_e abc335_d abc343_a abc343_e"
 CHECKERS: dict[str, dict[str, Any]] = {
-    **{name: {"kind": "several"} for name in _SEVERAL.split()},
+    **{name: {"kind": "several", "verifier": name} for name in _SEVERAL.split()},
     **{name: {"kind": "any_order"} for name in ("3194", "3221", "3234")},
     **{
         name: {"kind": "tolerance", "absolute": error, "relative": error}

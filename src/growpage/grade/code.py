@@ -14,6 +14,7 @@ from growpage.grade.outputs import same_text, same_value
 from growpage.grade.policy import CodePolicy
 from growpage.grade.programs import Found, find_program, find_program_as_lcb
 from growpage.grade.sandbox import Ended, Limits, ProgramRun, Sandbox
+from growpage.grade.verifiers import is_right
 
 CODE_GRADER_VERSION = 1  # any change that can change a verdict raises it
 _SUITE_EXTRA_S = 5.0  # a program may take (limit + 1) * tests + 5 seconds, as in LiveCodeBench
@@ -150,7 +151,7 @@ class CodeGrader:
                 reason = f"{where}: {name}" + (f": {run.detail}" if run.detail else "")
                 return Verdict(correct=False, reason=reason, rule=name, flags=(name,))
             if not self._agrees(run, suite, test):
-                flags = _care(suite.checker)
+                flags = _care(suite.checker, is_lcb=self._policy.compare == "lcb")
                 return Verdict(
                     correct=False, reason=f"{where}: wrong answer", rule="tests", flags=flags
                 )
@@ -169,14 +170,19 @@ class CodeGrader:
         if suite.kind == "functional":
             is_strict = self._policy.compare == "strict"
             return same_value(run.output, test["output"], suite.checker, is_strict=is_strict)
-        checker = {} if self._policy.compare == "lcb" else suite.checker
-        return same_text(run.output.decode("utf-8", "replace"), test["output"], checker)
+        written = run.output.decode("utf-8", "replace")
+        if self._policy.compare == "lcb":
+            return same_text(written, test["output"], {})
+        if "verifier" in suite.checker:
+            return is_right(suite.checker["verifier"], test["input"], written, test["output"])
+        return same_text(written, test["output"], suite.checker)
 
 
-def _care(checker: dict[str, Any]) -> tuple[str, ...]:
-    """A problem that equality cannot judge: several answers are right, it is interactive, or a test is broken."""
+def _care(checker: dict[str, Any], *, is_lcb: bool) -> tuple[str, ...]:
+    """A problem that equality cannot judge, where equality did: interactive, a broken test, several outputs."""
     kind = checker.get("kind", "")
-    return (f"checker_{kind}",) if kind in ("several", "interactive", "broken") else ()
+    is_doubtful = kind in ("interactive", "broken") or (kind == "several" and is_lcb)
+    return (f"checker_{kind}",) if is_doubtful else ()
 
 
 def _no_verdict(rule: str, reason: str) -> Verdict:

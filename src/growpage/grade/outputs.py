@@ -17,8 +17,8 @@ Checker = Mapping[str, Any]
 """How a problem departs from equality: `kind` and its numbers; empty for equality.
 
 tolerance: `absolute` and `relative` errors of numbers. case: the case of letters does not count.
-any_order: the order of the outermost list does not. Other kinds (several, interactive, broken) compare
-as equality does, and their verdicts say so.
+any_order: the order of the outermost list does not. several: `verifier` names one of
+`growpage.grade.verifiers`. Other kinds (interactive, broken) compare as equality does, and their verdicts say so.
 """
 
 

@@ -60,9 +60,7 @@ class CodePolicy:
     extract: str = (
         "final"  # the last complete block behind the reasoning; "lcb": between the last fences
     )
-    compare: str = (
-        "strict"  # JSON types are exact; "lcb": 1 and true are the same, as in LiveCodeBench
-    )
+    compare: str = "strict"  # exact JSON types, verifiers; "lcb": equality only, 1 equals true
 
     def __post_init__(self) -> None:
         for name, known in (("extract", ("final", "lcb")), ("compare", ("strict", "lcb"))):

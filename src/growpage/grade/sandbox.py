@@ -116,7 +116,7 @@ class Sandbox:
                 server = _Server(self._modes[0])
             except OSError as error:
                 return f"no process could be started: {error}"
-            if failure := server.await_mode():
+            if failure := server.await_mode() or server.try_it():
                 server.stop()
                 reasons.append(f"{self._modes.pop(0)}: {failure}")
             else:
@@ -151,6 +151,15 @@ class _Server:
         reply = json.loads(content)
         self.mode = str(reply.get("mode", ""))
         return str(reply.get("error", ""))
+
+    def try_it(self) -> str:
+        """ "" when a program runs here; else why not: a Python may lack what it needs behind the wall."""
+        header = {"kind": "stdin", "temporary": tempfile.gettempdir()} | asdict(Limits())
+        reply = self.ask(header, [b"print(input())", b"1"], _START_LIMIT_S)
+        if reply is None:
+            return "it ended"
+        run = _program_run(*reply)
+        return "" if run.output == b"1\n" else f"{run.ended.value}: {run.detail}"
 
     def ask(
         self, header: dict[str, Any], contents: Sequence[bytes], limit_s: float
