@@ -9,6 +9,7 @@ from torch import Tensor
 from growpage.budget.fixed import Fixed
 from growpage.budget.scorer_settings import ScorerSettings
 from growpage.budget.scorers.base import Scored, ScoringInput
+from growpage.budget.zipage import Zipage
 from growpage.engine.config import EngineConfig, PreemptMode
 from growpage.engine.engine import Engine
 from growpage.engine.models.loader import LoadedModel, load_model
@@ -124,6 +125,25 @@ def test_swapped_requests_keep_their_window_and_their_memory(
     for name, output in expected.items():
         assert outputs[name].token_ids == output.token_ids
     assert not tight.compactor._memories, "memory of requests that ended"
+
+
+@pytest.mark.parametrize("is_spared", [True, False])
+def test_who_was_compacted_is_preempted_unless_the_policy_spares_it(
+    model: LoadedModel, is_spared: bool
+) -> None:
+    """The newest request has compacted when the others need pages: it goes, or one of them does."""
+    policy = Zipage(
+        budget_tokens=5 * PAGE,
+        scorer_settings=ScorerSettings(window=WINDOW),
+        preempt_compressed=not is_spared,
+    )
+    config = EngineConfig(page_size=PAGE, num_pages=12, max_num_seqs=3, admission="prompt")
+    recorder = Recorder(Engine(model, config, policy))
+    outputs = recorder.run(_requests(*PRESSED))
+    assert all(len(output.token_ids) == 30 for output in outputs.values())
+    victims = {e.request_id for e in recorder.events if e.kind.value == "preempt_swap"}
+    assert victims
+    assert ("r2" in victims) != is_spared
 
 
 @pytest.mark.parametrize("scorer", ["gkv", "zipage"])

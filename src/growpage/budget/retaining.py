@@ -17,6 +17,7 @@ class RetainingPolicy(EvictingPolicy):
     budget_tokens: int | None = None
     buffer_tokens: int | None = None  # whole pages; None: one page
     num_protected_tokens: int = 0  # besides the scorer's window
+    preempt_compressed: bool = True  # False: as in Zipage, who was compacted is never preempted
 
     def __post_init__(self) -> None:
         EvictingPolicy.__post_init__(self)
