@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from growpage.budget import observation
 from growpage.budget.base import GroupReduce, SwapSummaries
 from growpage.budget.fixed import Fixed
 from growpage.budget.observation import page_redundancy, redundancy
@@ -282,6 +283,13 @@ def test_of_equal_keys_rkv_forgives_the_last() -> None:
     # Row 0 and 1 forgive column 2, row 2 column 1, row 3 column 0 (0 already).
     expected = softmax([2 / 4, 1 / 4, 0.0, 0.0])
     assert redundancy(keys, 0.5).flatten().tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_table_of_cosines_may_be_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = torch.randn(2, 19, 2, 3, generator=torch.Generator().manual_seed(0))
+    whole = redundancy(keys, 0.5)
+    monkeypatch.setattr(observation, "_ROWS_AT_A_TIME", 5)
+    torch.testing.assert_close(redundancy(keys, 0.5), whole)
 
 
 def test_zipage_compares_keys_of_one_page_only() -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from growpage.budget.scorers.base import ScoringInput
 
+_ROWS_AT_A_TIME = 1024
+
 
 def window_logits(inputs: ScoringInput) -> Iterator[Tensor]:
     """Scaled scores of a layer, [H, G, m, n]; -inf where the token is newer than the query's own.
@@ -81,12 +83,18 @@ def redundancy(keys: Tensor, threshold: float) -> Tensor:
 
 
 def _redundancy(keys: Tensor, threshold: float) -> Tensor:
-    cosine = _cosines(keys.transpose(0, 1))
-    is_alike = cosine > threshold
-    last = is_alike.shape[-1] - 1 - is_alike.flip(-1).int().argmax(-1)
-    last = torch.where(is_alike.any(-1), last, 0)
-    rows = torch.scatter(cosine, -1, last.unsqueeze(-1), 0.0)
-    return rows.mean(-2).softmax(-1)
+    """[n, H, d] → [H, n]; rows of the table of cosines a block at a time, since it has n² entries."""
+    unit = _unit(keys.transpose(0, 1))
+    num_tokens = unit.shape[1]
+    total = torch.zeros(unit.shape[:2], device=unit.device)
+    for start in range(0, num_tokens, _ROWS_AT_A_TIME):
+        cosine = unit[:, start : start + _ROWS_AT_A_TIME] @ unit.transpose(1, 2)
+        cosine.diagonal(start, dim1=-2, dim2=-1).zero_()
+        is_alike = cosine > threshold
+        last = num_tokens - 1 - is_alike.flip(-1).int().argmax(-1)
+        last = torch.where(is_alike.any(-1), last, 0)
+        total += cosine.scatter_(-1, last.unsqueeze(-1), 0.0).sum(-2)
+    return (total / num_tokens).softmax(-1)
 
 
 def page_redundancy(keys: Tensor, page_size: int, threshold: float, temperature: float) -> Tensor:
@@ -113,8 +121,14 @@ def _page_sums(keys: Tensor, page_size: int, threshold: float) -> Tensor:
 
 
 def _cosines(keys: Tensor) -> Tensor:
-    """Of all pairs, the diagonal 0: [..., n, d] → [..., n, n]. A zero key is like no other."""
-    unit = keys / (keys.norm(dim=-1, keepdim=True) + 1e-8)
+    """Of all pairs, the diagonal 0: [..., n, d] → [..., n, n]."""
+    unit = _unit(keys)
     cosine: Tensor = unit @ unit.transpose(-1, -2)
     cosine.diagonal(dim1=-2, dim2=-1).zero_()
     return cosine
+
+
+def _unit(keys: Tensor) -> Tensor:
+    """Of length 1; a zero key stays zero, so it is like no other."""
+    unit: Tensor = keys / (keys.norm(dim=-1, keepdim=True) + 1e-8)
+    return unit

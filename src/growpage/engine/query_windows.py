@@ -44,8 +44,8 @@ class QueryWindows:
     def newest(self, slot: int, position: int, count: int) -> Tensor:
         """The last `count` queries before `position`, but no more than w, the oldest first: [L, m, Hq, d]."""
         count = min(count, self.window)
-        places = torch.arange(position - count, position) % self.window
-        return self.data[:, slot].index_select(1, places.to(self.data.device, non_blocking=True))
+        places = torch.arange(position - count, position, device=self.data.device) % self.window
+        return self.data[:, slot].index_select(1, places)
 
     def export(self, slot: int) -> Tensor:
         """A copy on the host, ordered by the stream and not waited for: [L, w, Hq, d]."""
