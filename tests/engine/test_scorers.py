@@ -175,3 +175,20 @@ def test_windows_are_made_where_the_scorer_needs_them_and_counted(model: LoadedM
     shape = model.decoder.config
     size = shape.num_layers * 4 * WINDOW * shape.num_heads * shape.head_dim * 4
     assert with_windows - engine.describe()["ledger_bytes"]["query_state"] == size
+
+
+@pytest.mark.parametrize("settings", [{"async_compaction": True}, {"async_scheduling": True}])
+@pytest.mark.parametrize("scorer", ["rkv", "gkv", "zipage"])
+def test_what_runs_beside_or_ahead_changes_no_token(
+    model: LoadedModel, scorer: str, settings: dict[str, bool]
+) -> None:
+    expected = Recorder(_engine(model, scorer)).run(_requests(*PRESSED))
+    engine = _engine(model, scorer, **settings)
+    for request in _requests(*PRESSED):
+        engine.add_request(request)
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert engine.stats().counters.executed_compress > 0
+    for name, output in expected.items():
+        assert outputs[name].token_ids == output.token_ids
