@@ -446,6 +446,7 @@ class _Watch:
         for _, write in pipes:
             os.close(write)
         self._reads = [read for read, _ in pipes]
+        self._num_open = len(pipes)
         self._poller = select.poll()
         for read in self._reads:
             os.set_blocking(read, False)
@@ -533,7 +534,9 @@ class _Watch:
             if now >= next_look:
                 self._look()
                 next_look = now + 2 * _LOOK_EVERY_S
-            wait = min(self._deadline - now, _LOOK_EVERY_S if self._is_ready else 0.002)
+            # Closed pipes foretell the end, which itself wakes no one.
+            is_calm = self._is_ready and self._num_open > 0
+            wait = min(self._deadline - now, _LOOK_EVERY_S if is_calm else 0.002)
             for read, _ in self._poller.poll(1000 * wait):
                 self._read(read)
             self._reap()
@@ -548,6 +551,7 @@ class _Watch:
             return False
         if not chunk:
             self._poller.unregister(read)
+            self._num_open -= 1
             return False
         name = self._reads.index(read)
         if name == 0:
