@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from growpage.budget.registry import POLICIES
 from growpage.paper.markdown import markdown_table
 from growpage.paper.points import Point
 from growpage.store.atomic import make_folder, write_atomically, write_bytes
@@ -22,6 +21,9 @@ HEADINGS = (
     "grow / compress / shrink", "fallback", "TPS",
 )  # fmt: skip
 _MARKERS = "osD^v"  # of the runs of one policy
+_COLOURED = (
+    "fullkv", "growpage", "random", "inverse", "shrink", "coverage", "zipage", "rkv", "gkv", "morphkv",
+)  # fmt: skip
 _CURVE = "fixed"  # the policy whose budgets form the curve
 
 
@@ -110,9 +112,10 @@ def _add_point(axes: "Axes", point: Point, colour: str, marker: str) -> None:
 
 
 def _colour(policy: str) -> str:
-    """The same for a policy in every figure."""
-    names = [name for name in POLICIES if name != _CURVE]
-    return "0.45" if policy == _CURVE else f"C{names.index(policy) % 10}"
+    """The same for a policy in every figure; black for one that has none."""
+    if policy == _CURVE:
+        return "0.45"
+    return f"C{_COLOURED.index(policy)}" if policy in _COLOURED else "black"
 
 
 def _csv(points: Sequence[Point]) -> str:
